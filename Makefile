@@ -1,0 +1,84 @@
+# Everything is built with one set of flags, so that the build cache is
+# shared by all targets and by the e2e module.
+export GOFLAGS := -trimpath -buildvcs=false $(filter-out -trimpath -buildvcs=%,$(GOFLAGS))
+
+GO ?= go
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+BRANCH   ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+# The commit's date, not the clock's: the same commit gives the same binary.
+DATE     ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+
+version_pkg := github.com/prometheus/common/version
+LDFLAGS := -s -w \
+	-X $(version_pkg).Version=$(VERSION) \
+	-X $(version_pkg).Revision=$(REVISION) \
+	-X $(version_pkg).Branch=$(BRANCH) \
+	-X $(version_pkg).BuildUser=make \
+	-X $(version_pkg).BuildDate=$(DATE)
+
+# More flags for `go test`; .ci/run passes -v.
+TESTFLAGS ?=
+
+BINARY := bin/headroom_exporter
+
+.PHONY: all build demo test unit e2e e2e-vllm bench generate format lint vet packages clean help
+
+all: build
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## bin/headroom_exporter
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BINARY) .
+
+demo: build ## A simulated replica with its headroom; Ctrl-C ends it
+	$(BINARY) demo
+
+test: format vet unit e2e ## Everything that must hold before a commit
+
+unit: packages ## Tests of the main module, with the race detector
+	$(GO) test -race $(TESTFLAGS) ./...
+
+e2e: packages e2e/bin/promtool ## The product as processes, beside promtool, a browser and an OpenAI client
+	cd e2e && $(GO) test -count=1 -timeout=10m $(TESTFLAGS) ./...
+
+# E2E_VLLM_DIR is a folder that holds a vLLM; E2E_VLLM_SERVE is the command that
+# serves it, see CONTRIBUTING.md. Without them the test says so and is skipped.
+e2e-vllm: ## Scenarios against a real vLLM (E2E_VLLM_DIR, E2E_VLLM_SERVE)
+	cd e2e && $(GO) test -count=1 -timeout=45m -v -run '^TestVLLM' . -args -vllm.report='$(abspath bin/vllm-report.md)'
+
+bench: ## Go benchmarks, then the cost of the process while it polls
+	$(GO) test -run='^$$' -bench=. -benchmem ./...
+	cd e2e && $(GO) run ./bench
+
+generate: ## Files that are made from code
+	$(GO) generate ./...
+
+format:
+	@files=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$files" ]; then echo "gofmt would change:"; echo "$$files"; exit 1; fi
+
+vet:
+	$(GO) vet ./...
+	cd e2e && $(GO) vet ./...
+
+lint: format vet e2e/bin/staticcheck ## gofmt, go vet and staticcheck
+	e2e/bin/staticcheck ./...
+	cd e2e && bin/staticcheck ./...
+
+# What the tests need besides Go. Installed where it is absent and can be.
+packages:
+	@.ci/packages
+
+e2e/bin/promtool: e2e/tools/promtool/go.mod e2e/tools/promtool/go.sum
+	cd e2e/tools/promtool && $(GO) build -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
+	@touch $@
+
+e2e/bin/staticcheck: e2e/tools/staticcheck/go.mod e2e/tools/staticcheck/go.sum
+	cd e2e/tools/staticcheck && $(GO) build -ldflags '-s -w' -o ../../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@touch $@
+
+clean: ## Removes what the targets above made
+	rm -rf bin e2e/bin e2e/openai/node_modules
