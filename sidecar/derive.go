@@ -1,0 +1,220 @@
+package sidecar
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+)
+
+// Windows over which readings are averaged.
+const (
+	// rateWindow is the span of rates and latencies.
+	rateWindow = time.Minute
+	// stockWindow is the span of the KV cache's mean, of preemptions and of
+	// the admission rate. It is the longest, so it is what a window keeps.
+	stockWindow = 5 * time.Minute
+)
+
+// Model is what the memory bandwidth model needs to know of the model and
+// its GPUs. Zero fields are unknown.
+type Model struct {
+	// WeightBytes are the bytes of weights that one step reads, over all GPUs.
+	WeightBytes float64
+	// KVBytesPerToken are the KV cache bytes of one token, over all layers and GPUs.
+	KVBytesPerToken float64
+	// GPUs is the number of GPUs over which the model is spread.
+	GPUs int
+	// PeakBandwidth is one GPU's theoretical memory bandwidth in bytes per second.
+	PeakBandwidth float64
+}
+
+// rank follows one rank of the engine.
+type rank struct {
+	window  window
+	binding capacity.Binding
+	history []HistoryPoint
+}
+
+// derive turns a rank's reading and its window into what is published.
+func (s *Sidecar) derive(r *rank, er *engine.Rank) Replica {
+	rep := unknownReplica(er.ModelName, er.Engine, er.State)
+	if !er.State.Known() || len(r.window.readings) == 0 {
+		r.binding = capacity.Binding{}
+		rep.Reasons = append(rep.Reasons, stateReason(er.State, er.Reason))
+		return rep
+	}
+	now := &r.window.readings[len(r.window.readings)-1]
+	stock, recent := r.window.readings, r.window.last(rateWindow)
+
+	rep.RequestsRunning, rep.RequestsWaiting = now.running, now.waiting
+	rep.SequenceSlots = occupancy(now.running, er.SequenceSlots)
+	rep.TokenSlots = occupancy(er.Value(engine.KVCacheTokensUsed), er.TokenSlots)
+	if math.IsNaN(rep.TokenSlots.Used) {
+		rep.TokenSlots.Used = now.kvUsage * rep.TokenSlots.Total
+	}
+	// The engine's own share is the truth where capacity in tokens is an estimate.
+	if !math.IsNaN(now.kvUsage) {
+		rep.TokenSlots.Ratio = now.kvUsage
+	}
+	rep.BatchedTokens = er.BatchedTokens
+
+	rep.Rates = Rates{
+		OfferedRequests:      offeredRequests(recent),
+		ServedRequests:       rate(recent, admittedRequests),
+		PromptTokens:         rate(recent, func(r *reading) float64 { return r.promptTokens }),
+		ComputedPromptTokens: rate(recent, func(r *reading) float64 { return r.computedTokens }),
+		GenerationTokens:     rate(recent, func(r *reading) float64 { return r.generationTokens }),
+		Preemptions:          rate(recent, func(r *reading) float64 { return r.preemptions }),
+		Steps:                rate(recent, func(r *reading) float64 { return r.steps }),
+	}
+	rep.Latencies = Latencies{
+		TimeToFirstToken:  meanOf(recent, func(r *reading) total { return r.firstToken }),
+		InterTokenLatency: meanOf(recent, func(r *reading) total { return r.interToken }),
+		QueueTime:         meanOf(recent, func(r *reading) total { return r.queueTime }),
+		PrefillTime:       meanOf(recent, func(r *reading) total { return r.prefillTime }),
+	}
+	rep.BacklogSeconds = backlogSeconds(stock, rateWindow)
+
+	usage := mean(stock, func(r *reading) float64 { return r.kvUsage })
+	if math.IsNaN(now.kvUsage) {
+		usage = rep.TokenSlots.Ratio
+	}
+	preempted, _ := increase(stock, func(r *reading) float64 { return r.preemptions })
+	finished, _ := increase(stock, func(r *reading) float64 { return r.finished })
+	rep.LoadRatios = capacity.Operation{
+		RequestsRunning:      now.running,
+		SequenceSlots:        er.SequenceSlots.Value,
+		TokenSlotUsage:       usage,
+		Preemptions:          preempted,
+		RequestsFinished:     finished,
+		ComputedPromptTokens: rep.Rates.ComputedPromptTokens,
+		InterTokenLatency:    rep.Latencies.InterTokenLatency,
+		BatchedTokens:        er.BatchedTokens.Value,
+		Backlog:              rep.BacklogSeconds,
+		QueueBudget:          capacity.QueueBudget(s.config.TTFTSLO.Seconds(), rep.Latencies.PrefillTime),
+	}.LoadRatios()
+	rep.Bandwidth = s.bandwidth(&rep, stock, recent)
+	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
+
+	rep.Binding = r.binding.Update(rep.LoadRatios)
+	// Without both stocks a comfortable number would rest on what happens to be known.
+	if math.IsNaN(rep.LoadRatios[capacity.SequenceSlots]) || math.IsNaN(rep.LoadRatios[capacity.TokenSlots]) {
+		return rep
+	}
+	rep.LoadRatio, _ = rep.LoadRatios.Max()
+	rep.HeadroomRatio = 1 - rep.LoadRatio
+	rep.Zone = capacity.ZoneOf(rep.LoadRatio)
+	rep.Left = capacity.Left{
+		RequestsPerSecond:         capacity.ScaleRate(rep.Rates.OfferedRequests, rep.LoadRatio),
+		PromptTokensPerSecond:     capacity.ScaleRate(rep.Rates.ComputedPromptTokens, rep.LoadRatio),
+		GenerationTokensPerSecond: capacity.ScaleRate(rep.Rates.GenerationTokens, rep.LoadRatio),
+		SequenceSlots:             capacity.SequenceSlotsLeft(rep.SequenceSlots.Used, rep.SequenceSlots.Total),
+		TokenSlots:                capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total),
+	}
+	return rep
+}
+
+// bandwidth returns the memory bandwidth saturation by each source that can
+// say something, the more trustworthy first.
+func (s *Sidecar) bandwidth(rep *Replica, stock, recent []reading) []BandwidthSaturation {
+	var known []BandwidthSaturation
+	add := func(source string, bytesPerSecond float64) {
+		saturation := capacity.BandwidthSaturation(bytesPerSecond, s.config.Model.PeakBandwidth, capacity.AchievableBandwidth)
+		if !math.IsNaN(saturation) {
+			known = append(known, BandwidthSaturation{Ratio: saturation, Source: source})
+		}
+	}
+	// The counters exist, and stand at zero, when the engine does not estimate.
+	if newest := stock[len(stock)-1]; newest.bytesMoved > 0 {
+		add("engine", rate(recent, func(r *reading) float64 { return r.bytesMoved }))
+	}
+	if m := s.config.Model; m.WeightBytes > 0 && m.KVBytesPerToken > 0 && m.GPUs > 0 {
+		usage := mean(recent, func(r *reading) float64 { return r.kvUsage })
+		add("model", rep.Rates.Steps*capacity.StepBytes(m.WeightBytes, usage*rep.TokenSlots.Total, m.KVBytesPerToken, m.GPUs))
+	}
+	return known
+}
+
+// missing says in words what of a replica is not known or only assumed, and
+// what to do about it.
+func missing(rep *Replica, er *engine.Rank) []string {
+	reasons := []string{"no capacity curve: the headroom is an upper bound from slots, KV cache, token budget and queue, and what is left per second assumes that load grows in proportion"}
+	lr := rep.LoadRatios
+	if math.IsNaN(lr[capacity.SequenceSlots]) {
+		reasons = append(reasons, "sequence slots unknown: set --engine.max-num-seqs")
+	} else if er.SequenceSlots.Source == "default" {
+		reasons = append(reasons, fmt.Sprintf("sequence slots are the engine's documented default (%.0f), not read from it: set --engine.max-num-seqs", er.SequenceSlots.Value))
+	}
+	if math.IsNaN(lr[capacity.TokenSlots]) {
+		reasons = append(reasons, "KV cache usage unknown: the engine exports none")
+	} else if math.IsNaN(rep.TokenSlots.Total) {
+		reasons = append(reasons, "KV cache size in tokens unknown: set --engine.kv-tokens")
+	} else if er.TokenSlots.Source == "blocks" {
+		reasons = append(reasons, "KV cache size is blocks times block size, which is too large for hybrid and MLA models: set --engine.kv-tokens")
+	}
+	if math.IsNaN(lr[capacity.TokenBudget]) {
+		switch {
+		case !er.BatchedTokens.Known():
+			reasons = append(reasons, "token budget unknown: set --engine.max-num-batched-tokens")
+		case math.IsNaN(rep.Rates.ComputedPromptTokens):
+			reasons = append(reasons, "token budget load unknown: no rate of computed prompt tokens yet")
+		default:
+			reasons = append(reasons, "token budget load unknown: nothing was decoded in the last minute, so the step time is not known")
+		}
+	} else if er.BatchedTokens.Source == "default" {
+		reasons = append(reasons, fmt.Sprintf("the token budget is the engine's documented default (%.0f), not read from it: set --engine.max-num-batched-tokens", er.BatchedTokens.Value))
+	}
+	if math.IsNaN(lr[capacity.Queue]) {
+		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
+	}
+	if len(rep.Bandwidth) == 0 {
+		reasons = append(reasons, "memory bandwidth saturation unknown: set --gpu.memory-bandwidth, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
+	}
+	return reasons
+}
+
+func stateReason(state engine.State, reason string) string {
+	text := map[engine.State]string{
+		engine.StateStale:    "the engine answers, but its metrics cannot be trusted",
+		engine.StateDisabled: "the metrics page holds no engine metrics: is the engine run with --disable-log-stats, or is this another server's page?",
+		engine.StateAsleep:   "the engine is asleep",
+		engine.StateLoading:  "the engine is loading",
+		engine.StateDown:     "the engine does not answer",
+	}[state]
+	if text == "" {
+		text = "no reading yet"
+	}
+	if reason != "" {
+		text += " (" + reason + ")"
+	}
+	return text
+}
+
+func occupancy(used float64, total engine.Limit) Occupancy {
+	o := Occupancy{Used: used, Total: math.NaN(), Ratio: math.NaN(), Source: total.Source}
+	if total.Known() {
+		o.Total = total.Value
+		o.Ratio = capacity.Occupancy(used, total.Value)
+	}
+	return o
+}
+
+// unknownReplica is a replica of which nothing but its state is known.
+func unknownReplica(modelName, engineRank string, state engine.State) Replica {
+	n := math.NaN()
+	unknown := Occupancy{Used: n, Total: n, Ratio: n}
+	return Replica{
+		ModelName: modelName, Engine: engineRank, State: state,
+		LoadRatio: n, HeadroomRatio: n, LoadRatios: capacity.UnknownLoadRatios(),
+		Binding: capacity.NoConstraint, Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(),
+		SequenceSlots: unknown, TokenSlots: unknown, BatchedTokens: engine.Limit{Value: n},
+		RequestsRunning: n, RequestsWaiting: n,
+		Rates:          Rates{n, n, n, n, n, n, n},
+		Latencies:      Latencies{n, n, n, n},
+		BacklogSeconds: n,
+		Curve:          CurveStatus{Reasons: []string{"no_curve"}},
+	}
+}

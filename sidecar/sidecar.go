@@ -1,0 +1,289 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+)
+
+// historySpan is how far back the drawn history goes.
+const historySpan = 15 * time.Minute
+
+// Poller reads the engine once; engine.Poller implements it.
+type Poller interface {
+	Poll(ctx context.Context) engine.Observation
+}
+
+// Config is what a Sidecar needs.
+type Config struct {
+	Poller Poller
+	// EngineURL is shown, not used.
+	EngineURL string
+	// GPU may be nil.
+	GPU gpu.Reader
+	// Interval between polls.
+	Interval time.Duration
+	// TTFTSLO is the time to first token that the service promises.
+	TTFTSLO time.Duration
+	Model   Model
+	Logger  *slog.Logger
+}
+
+// Validate returns an error that names the field at fault.
+func (c Config) Validate() error {
+	switch {
+	case c.Poller == nil:
+		return fmt.Errorf("poller: none given")
+	case c.Interval <= 0:
+		return fmt.Errorf("engine interval %s: must be above 0", c.Interval)
+	case c.TTFTSLO <= 0:
+		return fmt.Errorf("SLO for time to first token %s: must be above 0", c.TTFTSLO)
+	case c.Model.WeightBytes < 0 || c.Model.KVBytesPerToken < 0 || c.Model.PeakBandwidth < 0 || c.Model.GPUs < 0:
+		return fmt.Errorf("model %+v: no figure may be negative", c.Model)
+	}
+	return nil
+}
+
+// Sidecar is the live loop. One goroutine runs it; any may read from it.
+type Sidecar struct {
+	config   Config
+	snapshot atomic.Pointer[Snapshot]
+	panics   atomic.Uint64
+
+	// Everything below belongs to the loop, but for the ranks' histories,
+	// which historyMutex guards.
+	state        engine.State
+	ranks        map[rankKey]*rank
+	historyMutex sync.RWMutex
+}
+
+type rankKey struct{ modelName, engine string }
+
+// New returns a Sidecar that has not polled yet.
+func New(c Config) (*Sidecar, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("sidecar: %w", err)
+	}
+	return &Sidecar{config: c, ranks: map[rankKey]*rank{}}, nil
+}
+
+// Run polls once an interval until the context ends. A poll that outlasts
+// its interval delays the next; polls never overlap.
+func (s *Sidecar) Run(ctx context.Context) error {
+	ticker := time.NewTicker(s.config.Interval)
+	defer ticker.Stop()
+	for {
+		s.Step(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// Step polls once and publishes the snapshot that comes of it. It must not be
+// called while Run runs.
+func (s *Sidecar) Step(ctx context.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.panics.Add(1)
+			s.config.Logger.Error("live loop panicked; the last snapshot stays", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	o := s.config.Poller.Poll(ctx)
+	if ctx.Err() != nil {
+		return // A poll that was cut short by our own end says nothing of the engine.
+	}
+	s.logTransition(o)
+	snapshot := &Snapshot{
+		At:       o.At,
+		Engine:   s.engineStatus(o),
+		Replicas: s.replicas(o),
+		Panics:   s.panics.Load(),
+	}
+	if s.config.GPU != nil {
+		gpus, err := s.config.GPU.Read(ctx)
+		if err != nil {
+			snapshot.GPUError = err.Error()
+		}
+		snapshot.GPUs = gpus
+	}
+	s.record(snapshot)
+	s.snapshot.Store(snapshot)
+}
+
+// Snapshot returns the newest snapshot, nil before the first.
+func (s *Sidecar) Snapshot() *Snapshot { return s.snapshot.Load() }
+
+// History returns a replica's points since a time, oldest first.
+func (s *Sidecar) History(modelName, engineRank string, since time.Time) []HistoryPoint {
+	s.historyMutex.RLock()
+	defer s.historyMutex.RUnlock()
+	r := s.ranks[rankKey{modelName, engineRank}]
+	if r == nil {
+		return nil
+	}
+	first := slices.IndexFunc(r.history, func(p HistoryPoint) bool { return !p.At.Before(since) })
+	if first < 0 {
+		return nil
+	}
+	return slices.Clone(r.history[first:])
+}
+
+func (s *Sidecar) logTransition(o engine.Observation) {
+	if o.State == s.state {
+		return
+	}
+	level := slog.LevelInfo
+	if !o.State.Known() {
+		level = slog.LevelWarn
+	}
+	attrs := []any{"state", string(o.State), "url", s.config.EngineURL}
+	if s.state != "" {
+		attrs = append(attrs, "was", string(s.state))
+	}
+	if o.Reason != "" {
+		attrs = append(attrs, "reason", o.Reason)
+	}
+	if o.Err != nil {
+		attrs = append(attrs, "err", o.Err)
+	}
+	s.config.Logger.Log(context.Background(), level, "engine state changed", attrs...)
+	s.state = o.State
+}
+
+func (s *Sidecar) engineStatus(o engine.Observation) EngineStatus {
+	status := EngineStatus{
+		URL: s.config.EngineURL, Type: o.Type, Version: o.Version, MaxModelLen: o.MaxModelLen,
+		State: o.State, Reason: o.Reason, PollDuration: o.Duration, Available: o.Available, Stats: o.Stats,
+	}
+	if o.Err != nil {
+		status.Error = o.Err.Error()
+	}
+	if o.Reading != nil {
+		status.LastReading, status.Series = o.Reading.At, o.Reading.Series
+	}
+	return status
+}
+
+// replicas updates each rank's window with the observation and derives what
+// is published of it.
+func (s *Sidecar) replicas(o engine.Observation) []Replica {
+	if o.Reading == nil || len(o.Reading.Ranks) == 0 {
+		r := unknownReplica("", "", o.State)
+		r.Reasons = []string{stateReason(o.State, o.Reason)}
+		return []Replica{r}
+	}
+	s.forgetRanks(o.Reading.Ranks)
+	replicas := make([]Replica, 0, len(o.Reading.Ranks))
+	for i := range o.Reading.Ranks {
+		er := o.Reading.Ranks[i]
+		r := s.rank(er.ModelName, er.Engine)
+		switch {
+		case !o.State.Known():
+			// The engine as a whole is worse off than the rank's last reading says.
+			if er.State.Known() || !o.Fresh {
+				er.State, er.Reason = o.State, o.Reason
+			}
+			// What was counted before it went away says nothing of what comes
+			// after; a page that only fails to arrive leaves its counters running.
+			if o.State != engine.StateStale {
+				r.window.clear()
+			}
+		case o.Fresh:
+			r.window.add(readingOf(o.Reading.At, &er))
+		}
+		replicas = append(replicas, s.derive(r, &er))
+	}
+	return replicas
+}
+
+func (s *Sidecar) rank(modelName, engineRank string) *rank {
+	s.historyMutex.Lock()
+	defer s.historyMutex.Unlock()
+	key := rankKey{modelName, engineRank}
+	if s.ranks[key] == nil {
+		s.ranks[key] = &rank{window: window{span: stockWindow}}
+	}
+	return s.ranks[key]
+}
+
+// forgetRanks drops ranks that a good page no longer shows: an engine
+// restarted under another model name must not leave the old one behind.
+func (s *Sidecar) forgetRanks(present []engine.Rank) {
+	s.historyMutex.Lock()
+	defer s.historyMutex.Unlock()
+	for key := range s.ranks {
+		if !slices.ContainsFunc(present, func(r engine.Rank) bool {
+			return r.ModelName == key.modelName && r.Engine == key.engine
+		}) {
+			delete(s.ranks, key)
+		}
+	}
+}
+
+// record appends each replica's point to its history.
+func (s *Sidecar) record(snapshot *Snapshot) {
+	s.historyMutex.Lock()
+	defer s.historyMutex.Unlock()
+	oldest := snapshot.At.Add(-historySpan)
+	for i := range snapshot.Replicas {
+		rep := &snapshot.Replicas[i]
+		r := s.ranks[rankKey{rep.ModelName, rep.Engine}]
+		if r == nil {
+			continue
+		}
+		drop := 0
+		for drop < len(r.history) && r.history[drop].At.Before(oldest) {
+			drop++
+		}
+		r.history = append(append(r.history[:0], r.history[drop:]...), pointOf(snapshot.At, rep))
+	}
+}
+
+func pointOf(at time.Time, rep *Replica) HistoryPoint {
+	p := HistoryPoint{
+		At: at, State: rep.State, LoadRatios: rep.LoadRatios, LoadRatio: rep.LoadRatio,
+		SequenceSlotRatio: rep.SequenceSlots.Ratio, TokenSlotRatio: rep.TokenSlots.Ratio,
+		RequestsRunning: rep.RequestsRunning, RequestsWaiting: rep.RequestsWaiting,
+		OfferedRequests:      rep.Rates.OfferedRequests,
+		GenerationTokens:     rep.Rates.GenerationTokens,
+		ComputedPromptTokens: rep.Rates.ComputedPromptTokens,
+		TimeToFirstToken:     rep.Latencies.TimeToFirstToken,
+		InterTokenLatency:    rep.Latencies.InterTokenLatency,
+		BandwidthSaturation:  math.NaN(),
+	}
+	if len(rep.Bandwidth) > 0 {
+		p.BandwidthSaturation = rep.Bandwidth[0].Ratio
+	}
+	return p
+}
+
+var _ Source = (*Sidecar)(nil)
+
+// Summary says a replica's headroom in one line of words.
+func (r *Replica) Summary() string {
+	if math.IsNaN(r.HeadroomRatio) {
+		return "headroom unknown: " + strings.Join(r.Reasons, "; ")
+	}
+	line := fmt.Sprintf("%.0f %% headroom", 100*r.HeadroomRatio)
+	if !math.IsNaN(r.Left.RequestsPerSecond) {
+		line += fmt.Sprintf(", %.1f more requests/s of this mix", r.Left.RequestsPerSecond)
+	}
+	if r.Binding != capacity.NoConstraint {
+		line += fmt.Sprintf(", %s binds", strings.ReplaceAll(r.Binding.String(), "_", " "))
+	}
+	return line
+}

@@ -1,0 +1,199 @@
+package sidecar
+
+import (
+	"math"
+	"time"
+
+	"headroom_exporter/collector/engine"
+)
+
+// reading is what the window keeps of one rank at one moment: gauges and
+// reset-corrected counters as the engine said them, NaN where it did not.
+type reading struct {
+	at               time.Time
+	running          float64
+	waiting          float64
+	kvUsage          float64
+	preemptions      float64
+	promptTokens     float64
+	computedTokens   float64
+	generationTokens float64
+	finished         float64
+	steps            float64
+	bytesMoved       float64
+	firstToken       total
+	interToken       total
+	queueTime        total
+	prefillTime      total
+}
+
+// total is a histogram's sum and count.
+type total struct{ sum, count float64 }
+
+func readingOf(at time.Time, r *engine.Rank) reading {
+	return reading{
+		at:               at,
+		running:          r.Value(engine.RequestsRunning),
+		waiting:          r.Value(engine.RequestsWaiting),
+		kvUsage:          r.Value(engine.KVCacheUsage),
+		preemptions:      r.Value(engine.Preemptions),
+		promptTokens:     r.Value(engine.PromptTokens),
+		computedTokens:   r.Value(engine.PromptTokensComputed),
+		generationTokens: r.Value(engine.GenerationTokens),
+		finished:         r.Value(engine.RequestsFinished),
+		steps:            r.Value(engine.EngineSteps),
+		bytesMoved:       r.Value(engine.EstimatedReadBytes) + r.Value(engine.EstimatedWriteBytes),
+		firstToken:       totalOf(r.Histogram(engine.TimeToFirstToken)),
+		interToken:       totalOf(r.Histogram(engine.InterTokenLatency)),
+		queueTime:        totalOf(r.Histogram(engine.QueueTime)),
+		prefillTime:      totalOf(r.Histogram(engine.PrefillTime)),
+	}
+}
+
+func totalOf(h *engine.Histogram) total {
+	if h == nil {
+		return total{math.NaN(), math.NaN()}
+	}
+	return total{h.Sum, h.Count}
+}
+
+// window keeps a rank's readings of the last span, oldest first.
+type window struct {
+	span     time.Duration
+	readings []reading
+}
+
+// add appends a reading and forgets what is older than the span. One reading
+// at or before the span's start stays, so that a full span can be differenced.
+func (w *window) add(r reading) {
+	w.readings = append(w.readings, r)
+	start := r.at.Add(-w.span)
+	drop := 0
+	for drop+1 < len(w.readings) && !w.readings[drop+1].at.After(start) {
+		drop++
+	}
+	// Shifting in place keeps the backing array at one window's size.
+	if drop > 0 {
+		w.readings = append(w.readings[:0], w.readings[drop:]...)
+	}
+}
+
+func (w *window) clear() { w.readings = w.readings[:0] }
+
+// last returns the part of the window that covers d before its newest
+// reading: the newest reading at or before that start, and all after it.
+func (w *window) last(d time.Duration) []reading {
+	if len(w.readings) == 0 {
+		return nil
+	}
+	start := w.readings[len(w.readings)-1].at.Add(-d)
+	i := len(w.readings) - 1
+	for i > 0 && w.readings[i].at.After(start) {
+		i--
+	}
+	return w.readings[i:]
+}
+
+// increase returns how much a counter rose over the readings and the seconds
+// between the first and last; NaN with fewer than two readings.
+func increase(rs []reading, counter func(*reading) float64) (delta, seconds float64) {
+	if len(rs) < 2 {
+		return math.NaN(), math.NaN()
+	}
+	first, last := &rs[0], &rs[len(rs)-1]
+	return counter(last) - counter(first), last.at.Sub(first.at).Seconds()
+}
+
+// rate returns a counter's increase per second over the readings.
+func rate(rs []reading, counter func(*reading) float64) float64 {
+	delta, seconds := increase(rs, counter)
+	return delta / seconds
+}
+
+// mean returns a gauge's time-weighted mean over the readings, each value
+// holding since the reading before it; NaN when any value is unknown.
+func mean(rs []reading, gauge func(*reading) float64) float64 {
+	if len(rs) == 0 {
+		return math.NaN()
+	}
+	if len(rs) == 1 {
+		return gauge(&rs[0])
+	}
+	var sum, seconds float64
+	for i := 1; i < len(rs); i++ {
+		held := rs[i].at.Sub(rs[i-1].at).Seconds()
+		sum += gauge(&rs[i]) * held
+		seconds += held
+	}
+	return sum / seconds
+}
+
+// meanOf returns a histogram's count-weighted mean over the readings; NaN
+// when nothing was observed in them.
+func meanOf(rs []reading, histogram func(*reading) total) float64 {
+	count, _ := increase(rs, func(r *reading) float64 { return histogram(r).count })
+	sum, _ := increase(rs, func(r *reading) float64 { return histogram(r).sum })
+	if !(count > 0) {
+		return math.NaN()
+	}
+	return sum / count
+}
+
+// offeredRequests returns the rate at which requests arrive, whether or not
+// they are served: first tokens, which count a request that is cancelled
+// later, plus the growth of the queue. Where the engine counts no first
+// tokens, finished requests and the growth of all that is inside stand in.
+func offeredRequests(rs []reading) float64 {
+	offered := rate(rs, func(r *reading) float64 { return r.firstToken.count + r.waiting })
+	if math.IsNaN(offered) {
+		offered = rate(rs, func(r *reading) float64 { return r.finished + r.waiting + r.running })
+	}
+	// Requests that leave the queue without a first token make the sum fall.
+	return math.Max(offered, 0)
+}
+
+// admittedRequests counts requests that began to be served.
+func admittedRequests(r *reading) float64 {
+	if math.IsNaN(r.firstToken.count) {
+		return r.finished
+	}
+	return r.firstToken.count
+}
+
+// minAdmissions is how many admissions a rate must rest on.
+const minAdmissions = 3
+
+// backlogSeconds returns how long the engine needs to admit what waits:
+// waiting / admission rate. The rate is the one seen while a queue was there,
+// because without a queue it is the demand, not what the engine can do; too
+// little of that, and the rate of the last recent seconds stands in. When
+// nothing at all was admitted, what waits has waited at least since the queue
+// formed, and that is the answer.
+func backlogSeconds(rs []reading, recent time.Duration) float64 {
+	if len(rs) == 0 {
+		return math.NaN()
+	}
+	newest := &rs[len(rs)-1]
+	if newest.waiting == 0 || math.IsNaN(newest.waiting) {
+		return newest.waiting
+	}
+	var admitted, seconds float64
+	for i := 1; i < len(rs); i++ {
+		if rs[i-1].waiting > 0 && rs[i].waiting > 0 {
+			admitted += admittedRequests(&rs[i]) - admittedRequests(&rs[i-1])
+			seconds += rs[i].at.Sub(rs[i-1].at).Seconds()
+		}
+	}
+	if admitted >= minAdmissions {
+		return newest.waiting * seconds / admitted
+	}
+	w := window{readings: rs}
+	if admitted, seconds := increase(w.last(recent), admittedRequests); admitted >= minAdmissions {
+		return newest.waiting * seconds / admitted
+	}
+	since := newest.at
+	for i := len(rs) - 1; i >= 0 && rs[i].waiting > 0; i-- {
+		since = rs[i].at
+	}
+	return newest.at.Sub(since).Seconds()
+}
