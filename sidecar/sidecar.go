@@ -7,12 +7,10 @@ import (
 	"math"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 )
@@ -272,18 +270,3 @@ func pointOf(at time.Time, rep *Replica) HistoryPoint {
 }
 
 var _ Source = (*Sidecar)(nil)
-
-// Summary says a replica's headroom in one line of words.
-func (r *Replica) Summary() string {
-	if math.IsNaN(r.HeadroomRatio) {
-		return "headroom unknown: " + strings.Join(r.Reasons, "; ")
-	}
-	line := fmt.Sprintf("%.0f %% headroom", 100*r.HeadroomRatio)
-	if !math.IsNaN(r.Left.RequestsPerSecond) {
-		line += fmt.Sprintf(", %.1f more requests/s of this mix", r.Left.RequestsPerSecond)
-	}
-	if r.Binding != capacity.NoConstraint {
-		line += fmt.Sprintf(", %s binds", strings.ReplaceAll(r.Binding.String(), "_", " "))
-	}
-	return line
-}
