@@ -33,7 +33,8 @@ type Request struct {
 	// empty but for the last token.
 	OnToken func(index int, at float64, finished FinishReason)
 
-	Arrival, FirstScheduled, FirstToken, LastToken, End float64
+	// Queued is when the front end handed the request to the scheduler; vLLM's queue time runs from there.
+	Arrival, Queued, FirstScheduled, FirstToken, LastToken, End float64
 	// CachedTokens is how many prompt tokens came from the prefix cache.
 	CachedTokens int
 	Preemptions  int
