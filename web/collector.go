@@ -1,0 +1,106 @@
+package web
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"headroom_exporter/sidecar"
+)
+
+// view is what the metric families are read off.
+type view struct {
+	// snapshot is nil before the first reading.
+	snapshot *sidecar.Snapshot
+	now      time.Time
+	// panics counts panics recovered outside the live loop.
+	panics uint64
+}
+
+// add publishes one sample of a family. A value that is not known (NaN) is
+// not published.
+type add func(value float64, labelValues ...string)
+
+// family is one metric family: its description, and how it is read.
+type family struct {
+	name   string
+	kind   prometheus.ValueType
+	help   string
+	labels []string
+	read   func(view, add)
+}
+
+// group is the families that a reader looks for together.
+type group struct {
+	title, intro string
+	families     []family
+}
+
+// collector exposes the newest snapshot as constant metrics. Collecting does
+// no I/O: it never reaches the engine or a driver.
+type collector struct {
+	source sidecar.Source
+	logger *slog.Logger
+	panics *atomic.Uint64
+
+	families []family
+	descs    []*prometheus.Desc
+}
+
+func newCollector(source sidecar.Source, logger *slog.Logger, panics *atomic.Uint64) *collector {
+	c := &collector{source: source, logger: logger, panics: panics}
+	for _, g := range groups {
+		for _, f := range g.families {
+			c.families = append(c.families, f)
+			c.descs = append(c.descs, prometheus.NewDesc(f.name, f.help, f.labels, nil))
+		}
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	v := view{snapshot: c.source.Snapshot(), now: time.Now()}
+	for i, f := range c.families {
+		v.panics = c.panics.Load()
+		c.collect(ch, f, c.descs[i], v)
+	}
+}
+
+// collect publishes one family. The registry runs collectors in goroutines of
+// its own, where a panic would end the process, so it is caught here, and
+// costs the rest of this family only.
+func (c *collector) collect(ch chan<- prometheus.Metric, f family, desc *prometheus.Desc, v view) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.panics.Add(1)
+			c.logger.Error("Collecting a metric panicked", "metric", f.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+		}
+	}()
+	f.read(v, func(value float64, labelValues ...string) {
+		if math.IsNaN(value) {
+			return
+		}
+		for i, label := range labelValues {
+			labelValues[i] = strings.ToValidUTF8(label, "\uFFFD")
+		}
+		m, err := prometheus.NewConstMetric(desc, f.kind, value, labelValues...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(desc, fmt.Errorf("making %s: %w", f.name, err))
+		}
+		ch <- m
+	})
+}

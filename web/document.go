@@ -1,0 +1,276 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/sidecar"
+)
+
+// documentVersion is raised when a field of the JSON changes its meaning or goes away.
+const documentVersion = 1
+
+// document is the answer of /api/v1/headroom and of --once -o json. Seconds,
+// bytes, ratios 0..1 and rates per second; null is not known.
+type document struct {
+	Version            int               `json:"version"`
+	Time               time.Time         `json:"time"`
+	SnapshotAgeSeconds number            `json:"snapshot_age_seconds"`
+	WatermarkRatio     number            `json:"watermark_ratio"`
+	Engine             engineDocument    `json:"engine"`
+	Replicas           []replicaDocument `json:"replicas"`
+	GPUs               []gpuDocument     `json:"gpus"`
+	// GPUError is why gpus is empty.
+	GPUError *string `json:"gpu_error"`
+}
+
+type engineDocument struct {
+	URL     string       `json:"url"`
+	Type    *string      `json:"type"`
+	Version *string      `json:"version"`
+	State   engine.State `json:"state"`
+	// Reason is a short code, Error the last poll's error in words.
+	Reason *string `json:"reason"`
+	Error  *string `json:"error"`
+	// Summary and Advice say in words what the state means and what to do.
+	Summary             string  `json:"summary"`
+	Advice              *string `json:"advice"`
+	AgeSeconds          number  `json:"age_seconds"`
+	PollDurationSeconds number  `json:"poll_duration_seconds"`
+	MaxModelLength      number  `json:"max_model_length_tokens"`
+	Series              number  `json:"series"`
+	// MissingSignals are signals that the engine's page does not carry.
+	MissingSignals []string `json:"missing_signals"`
+}
+
+type replicaDocument struct {
+	ModelName         string             `json:"model_name"`
+	Engine            string             `json:"engine"`
+	EngineType        *string            `json:"engine_type"`
+	EngineVersion     *string            `json:"engine_version"`
+	State             engine.State       `json:"state"`
+	Summary           string             `json:"summary"`
+	HeadroomRatio     number             `json:"headroom_ratio"`
+	BindingConstraint *string            `json:"binding_constraint"`
+	Zone              capacity.Zone      `json:"zone"`
+	LoadRatio         map[string]number  `json:"load_ratio"`
+	Left              leftDocument       `json:"left"`
+	Occupancy         occupancyDocuments `json:"occupancy"`
+	TokenBudget       limitDocument      `json:"token_budget"`
+	Requests          requestsDocument   `json:"requests"`
+	Rates             ratesDocument      `json:"rates"`
+	Latencies         latenciesDocument  `json:"latencies"`
+	BacklogSeconds    number             `json:"backlog_seconds"`
+	Bandwidth         *bandwidthDocument `json:"bandwidth_saturation"`
+	Curve             curveDocument      `json:"curve"`
+	Reasons           []string           `json:"reasons"`
+}
+
+type leftDocument struct {
+	RequestsPerSecond         number `json:"requests_per_second"`
+	PromptTokensPerSecond     number `json:"prompt_tokens_per_second"`
+	GenerationTokensPerSecond number `json:"generation_tokens_per_second"`
+	SequenceSlots             number `json:"sequence_slots"`
+	TokenSlots                number `json:"token_slots"`
+}
+
+type occupancyDocuments struct {
+	SequenceSlots occupancyDocument `json:"sequence_slots"`
+	TokenSlots    occupancyDocument `json:"token_slots"`
+}
+
+type occupancyDocument struct {
+	Used   number  `json:"used"`
+	Total  number  `json:"total"`
+	Ratio  number  `json:"ratio"`
+	Source *string `json:"source"`
+}
+
+type limitDocument struct {
+	Tokens number  `json:"tokens"`
+	Source *string `json:"source"`
+}
+
+type requestsDocument struct {
+	Running number `json:"running"`
+	Waiting number `json:"waiting"`
+}
+
+type ratesDocument struct {
+	OfferedRequests      number `json:"offered_requests_per_second"`
+	ServedRequests       number `json:"served_requests_per_second"`
+	PromptTokens         number `json:"prompt_tokens_per_second"`
+	ComputedPromptTokens number `json:"computed_prompt_tokens_per_second"`
+	GenerationTokens     number `json:"generation_tokens_per_second"`
+	Preemptions          number `json:"preemptions_per_second"`
+	Steps                number `json:"steps_per_second"`
+}
+
+type latenciesDocument struct {
+	TimeToFirstToken  number `json:"time_to_first_token_seconds"`
+	InterTokenLatency number `json:"inter_token_latency_seconds"`
+	QueueTime         number `json:"queue_time_seconds"`
+	PrefillTime       number `json:"prefill_time_seconds"`
+}
+
+type bandwidthDocument struct {
+	Ratio  number `json:"ratio"`
+	Source string `json:"source"`
+}
+
+type curveDocument struct {
+	Valid   bool     `json:"valid"`
+	Reasons []string `json:"reasons"`
+	// CoverageRatio is the share of the live traffic that the curve's classes explain.
+	CoverageRatio number `json:"coverage_ratio"`
+}
+
+type gpuDocument struct {
+	UUID                              string `json:"uuid"`
+	Index                             int    `json:"index"`
+	Model                             string `json:"model"`
+	MemorySizeBytes                   number `json:"memory_size_bytes"`
+	MemoryUsedBytes                   number `json:"memory_used_bytes"`
+	MemoryBandwidthRatio              number `json:"memory_bandwidth_ratio"`
+	MemoryBandwidthPeakBytesPerSecond number `json:"memory_bandwidth_peak_bytes_per_second"`
+	SMActiveRatio                     number `json:"sm_active_ratio"`
+	PowerWatts                        number `json:"power_watts"`
+	PowerLimitWatts                   number `json:"power_limit_watts"`
+	SMClockHertz                      number `json:"sm_clock_hertz"`
+	MemoryClockHertz                  number `json:"memory_clock_hertz"`
+	TemperatureCelsius                number `json:"temperature_celsius"`
+}
+
+// WriteJSON writes a snapshot as the document of /api/v1/headroom, indented,
+// with ages as they were when the snapshot was taken.
+func WriteJSON(w io.Writer, s *sidecar.Snapshot) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(newDocument(s, s.At)); err != nil {
+		return fmt.Errorf("writing the snapshot as JSON: %w", err)
+	}
+	return nil
+}
+
+func newDocument(s *sidecar.Snapshot, now time.Time) document {
+	d := document{
+		Version:            documentVersion,
+		Time:               s.At.UTC().Truncate(time.Millisecond),
+		SnapshotAgeSeconds: seconds(now.Sub(s.At)),
+		WatermarkRatio:     capacity.Watermark,
+		Engine:             newEngineDocument(s, now),
+		Replicas:           make([]replicaDocument, 0, len(s.Replicas)),
+		GPUs:               make([]gpuDocument, 0, len(s.GPUs)),
+		GPUError:           optional(s.GPUError),
+	}
+	for i := range s.Replicas {
+		d.Replicas = append(d.Replicas, newReplicaDocument(s, &s.Replicas[i]))
+	}
+	for _, g := range s.GPUs {
+		d.GPUs = append(d.GPUs, gpuDocument{
+			UUID: g.UUID, Index: g.Index, Model: g.Model,
+			MemorySizeBytes: number(g.MemorySizeBytes), MemoryUsedBytes: number(g.MemoryUsedBytes),
+			MemoryBandwidthRatio: number(g.MemoryBandwidthRatio), MemoryBandwidthPeakBytesPerSecond: number(g.MemoryBandwidthPeak),
+			SMActiveRatio: number(g.SMActiveRatio),
+			PowerWatts:    number(g.PowerWatts), PowerLimitWatts: number(g.PowerLimit),
+			SMClockHertz: number(g.SMClockHertz), MemoryClockHertz: number(g.MemoryClockHertz),
+			TemperatureCelsius: number(g.TemperatureCelsius),
+		})
+	}
+	return d
+}
+
+func newEngineDocument(s *sidecar.Snapshot, now time.Time) engineDocument {
+	e := &s.Engine
+	words := describeState(e, readingAge(s, now))
+	return engineDocument{
+		URL: e.URL, Type: optional(string(e.Type)), Version: optional(e.Version),
+		State: e.State, Reason: optional(e.Reason), Error: optional(e.Error),
+		Summary: words.summary, Advice: optional(words.advice),
+		AgeSeconds:          number(readingAge(s, now)),
+		PollDurationSeconds: seconds(e.PollDuration),
+		MaxModelLength:      number(positive(e.MaxModelLen)),
+		Series:              number(positive(e.Series)),
+		MissingSignals:      missingSignals(e),
+	}
+}
+
+func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument {
+	d := replicaDocument{
+		ModelName: r.ModelName, Engine: r.Engine,
+		EngineType: optional(string(s.Engine.Type)), EngineVersion: optional(s.Engine.Version),
+		State: r.State,
+		Zone:  capacity.ZoneUnknown,
+		Curve: curveDocument{Valid: r.Curve.Valid, Reasons: list(r.Curve.Reasons), CoverageRatio: unknown},
+		// What was known before a reading went bad is not known now.
+		HeadroomRatio: unknown,
+		LoadRatio:     loadRatios(capacity.UnknownLoadRatios()),
+		Left:          leftDocument{unknown, unknown, unknown, unknown, unknown},
+		Occupancy:     occupancyDocuments{occupancyDocument{Used: unknown, Total: unknown, Ratio: unknown}, occupancyDocument{Used: unknown, Total: unknown, Ratio: unknown}},
+		TokenBudget:   limitDocument{Tokens: unknown},
+		Requests:      requestsDocument{unknown, unknown},
+		Rates:         ratesDocument{unknown, unknown, unknown, unknown, unknown, unknown, unknown},
+		Latencies:     latenciesDocument{unknown, unknown, unknown, unknown}, BacklogSeconds: unknown,
+		Summary: summarize(r),
+		Reasons: list(r.Reasons),
+	}
+	if !r.State.Known() {
+		return d
+	}
+	d.HeadroomRatio = number(r.HeadroomRatio)
+	d.Zone = r.Zone
+	d.LoadRatio = loadRatios(r.LoadRatios)
+	if r.Binding != capacity.NoConstraint {
+		d.BindingConstraint = optional(r.Binding.String())
+	}
+	l := r.Left
+	d.Left = leftDocument{number(l.RequestsPerSecond), number(l.PromptTokensPerSecond), number(l.GenerationTokensPerSecond), number(l.SequenceSlots), number(l.TokenSlots)}
+	d.Occupancy = occupancyDocuments{newOccupancyDocument(r.SequenceSlots), newOccupancyDocument(r.TokenSlots)}
+	d.TokenBudget = limitDocument{number(r.BatchedTokens.Value), optional(r.BatchedTokens.Source)}
+	d.Requests = requestsDocument{number(r.RequestsRunning), number(r.RequestsWaiting)}
+	d.Rates = ratesDocument{
+		number(r.Rates.OfferedRequests), number(r.Rates.ServedRequests), number(r.Rates.PromptTokens), number(r.Rates.ComputedPromptTokens),
+		number(r.Rates.GenerationTokens), number(r.Rates.Preemptions), number(r.Rates.Steps),
+	}
+	d.Latencies = latenciesDocument{
+		number(r.Latencies.TimeToFirstToken), number(r.Latencies.InterTokenLatency), number(r.Latencies.QueueTime), number(r.Latencies.PrefillTime),
+	}
+	d.BacklogSeconds = number(r.BacklogSeconds)
+	if len(r.Bandwidth) > 0 {
+		d.Bandwidth = &bandwidthDocument{number(r.Bandwidth[0].Ratio), r.Bandwidth[0].Source}
+	}
+	return d
+}
+
+func newOccupancyDocument(o sidecar.Occupancy) occupancyDocument {
+	return occupancyDocument{number(o.Used), number(o.Total), number(o.Ratio), optional(o.Source)}
+}
+
+func loadRatios(ratios capacity.LoadRatios) map[string]number {
+	named := make(map[string]number, capacity.NumConstraints)
+	for _, c := range capacity.Constraints() {
+		named[c.String()] = number(ratios[c])
+	}
+	return named
+}
+
+// optional is nil, null in JSON, when there is nothing to say.
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// list is an empty list, not null, when there is nothing to say.
+func list(texts []string) []string {
+	if texts == nil {
+		return []string{}
+	}
+	return texts
+}
