@@ -143,7 +143,9 @@ func (s *Sidecar) bandwidth(rep *Replica, stock, recent []reading) []BandwidthSa
 func missing(rep *Replica, er *engine.Rank) []string {
 	reasons := []string{"no capacity curve: the headroom is an upper bound from slots, KV cache, token budget and queue, and what is left per second assumes that load grows in proportion"}
 	lr := rep.LoadRatios
-	if math.IsNaN(lr[capacity.SequenceSlots]) {
+	if math.IsNaN(rep.RequestsRunning) {
+		reasons = append(reasons, "running requests unknown: the engine exports none")
+	} else if math.IsNaN(lr[capacity.SequenceSlots]) {
 		reasons = append(reasons, "sequence slots unknown: set --engine.max-num-seqs")
 	} else if er.SequenceSlots.Source == "default" {
 		reasons = append(reasons, fmt.Sprintf("sequence slots are the engine's documented default (%.0f), not read from it: set --engine.max-num-seqs", er.SequenceSlots.Value))
@@ -161,6 +163,8 @@ func missing(rep *Replica, er *engine.Rank) []string {
 			reasons = append(reasons, "token budget unknown: set --engine.max-num-batched-tokens")
 		case math.IsNaN(rep.Rates.ComputedPromptTokens):
 			reasons = append(reasons, "token budget load unknown: no rate of computed prompt tokens yet")
+		case math.IsNaN(rep.RequestsRunning):
+			// Said above.
 		default:
 			reasons = append(reasons, "token budget load unknown: nothing was decoded in the last minute, so the step time is not known")
 		}

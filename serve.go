@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/common/version"
+	toolkit "github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
+	"golang.org/x/sync/errgroup"
+
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/sidecar"
+	"headroom_exporter/web"
+)
+
+const defaultListenAddress = ":9845"
+
+// shutdownGrace is how long requests under way may take after SIGTERM.
+const shutdownGrace = 2 * time.Second
+
+// errHeadroomUnknown ends --once when there is no headroom to print.
+var errHeadroomUnknown = errors.New("headroom is not known")
+
+// serveFlags are the flags of the serve command.
+type serveFlags struct {
+	web           *toolkit.FlagConfig
+	telemetryPath string
+	engine        engine.Config
+	engineType    string
+	ttftSLO       time.Duration
+	weightBytes   byteSize
+	kvBytes       byteSize
+	gpus          int
+	bandwidth     byteSize
+	once          bool
+	output        string
+}
+
+func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
+	c := app.Command("serve", "Run beside an engine: read it, derive its headroom, serve metrics, JSON and a status page.").Default()
+	f := &serveFlags{web: kingpinflag.AddFlags(c, defaultListenAddress)}
+	c.Flag("web.telemetry-path", "Path under which metrics are exposed.").Default("/metrics").StringVar(&f.telemetryPath)
+	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
+	c.Flag("engine.type", "Kind of engine: auto, vllm, ray or sglang.").Default("auto").EnumVar(&f.engineType, "auto", "vllm", "ray", "sglang")
+	c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").DurationVar(&f.engine.Interval)
+	c.Flag("engine.timeout", "Time after which a reading is given up; 80 % of the interval when 0.").Default("0s").DurationVar(&f.engine.Timeout)
+	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine, read anew for every request.").StringVar(&f.engine.BearerTokenFile)
+	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&f.engine.HeaderFile)
+	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&f.engine.TLS.CAFile)
+	c.Flag("engine.tls.cert-file", "Client certificate to show to the engine.").StringVar(&f.engine.TLS.CertFile)
+	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&f.engine.TLS.KeyFile)
+	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&f.engine.TLS.ServerName)
+	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&f.engine.TLS.InsecureSkipVerify)
+	c.Flag("engine.max-num-seqs", "Sequence slots of each rank of the engine (its --max-num-seqs); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumSeqs)
+	c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumBatchedTokens)
+	c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0").IntVar(&f.engine.KVTokens)
+	c.Flag("engine.proc-path", "proc file system in which to look for the engine's command line, when its process namespace is shared; empty not to look.").Default("/proc").StringVar(&f.engine.ProcPath)
+	c.Flag("slo.ttft", "Time to first token that the service promises; the queue may use what prefill leaves of it.").Default("2.5s").DurationVar(&f.ttftSLO)
+	c.Flag("model.weight-bytes", "Bytes of weights that one step reads, over all GPUs, for the memory bandwidth model; e.g. 15GiB.").Default("0").SetValue(&f.weightBytes)
+	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
+	c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1").IntVar(&f.gpus)
+	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
+	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
+	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
+	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }
+}
+
+// run serves until the context ends, or reads once.
+func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) error {
+	logger, err := log.logger()
+	if err != nil {
+		return err
+	}
+	if f.engineType != "auto" {
+		f.engine.Type = engine.Type(f.engineType)
+	}
+	if err := f.engine.Validate(); err != nil {
+		return usageError{err}
+	}
+	if err := toolkit.Validate(*f.web.WebConfigFile); err != nil {
+		return usageError{fmt.Errorf("--web.config.file %s: %w", *f.web.WebConfigFile, err)}
+	}
+	if f.once {
+		// What is printed says all that the log would.
+		logger = slog.New(slog.DiscardHandler)
+	}
+	poller, err := engine.New(f.engine, logger)
+	if err != nil {
+		return usageError{err}
+	}
+	defer poller.Close()
+	live, err := sidecar.New(sidecar.Config{
+		Poller: poller, EngineURL: f.engine.URL, Interval: f.engine.Interval, TTFTSLO: f.ttftSLO,
+		Model: sidecar.Model{
+			WeightBytes: float64(f.weightBytes), KVBytesPerToken: float64(f.kvBytes),
+			GPUs: f.gpus, PeakBandwidth: float64(f.bandwidth),
+		},
+		Logger: logger,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	if f.once {
+		return once(ctx, live, f.engine.Interval, f.output, out)
+	}
+	logger.Info("starting", "version", version.Info(), "engine", f.engine.URL, "interval", f.engine.Interval)
+	return serve(ctx, live, serving{
+		listen:        func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) },
+		telemetryPath: f.telemetryPath, interval: f.engine.Interval, logger: logger,
+	})
+}
+
+// once takes two readings, because rates need two, and prints the snapshot.
+func once(ctx context.Context, live *sidecar.Sidecar, interval time.Duration, output string, out io.Writer) error {
+	live.Step(ctx)
+	select {
+	case <-ctx.Done():
+		return errHeadroomUnknown
+	case <-time.After(interval):
+	}
+	live.Step(ctx)
+	snapshot := live.Snapshot()
+	if snapshot == nil {
+		return errHeadroomUnknown
+	}
+	write := web.WriteText
+	if output == "json" {
+		write = web.WriteJSON
+	}
+	if err := write(out, snapshot); err != nil {
+		return fmt.Errorf("printing the reading: %w", err)
+	}
+	for i := range snapshot.Replicas {
+		if math.IsNaN(snapshot.Replicas[i].HeadroomRatio) {
+			return errHeadroomUnknown
+		}
+	}
+	return nil
+}
+
+// serving says how a sidecar is served.
+type serving struct {
+	// listen serves on the addresses that were asked for until the server is shut down.
+	listen        func(*http.Server) error
+	telemetryPath string
+	interval      time.Duration
+	logger        *slog.Logger
+}
+
+// serve runs the live loop and the web server until the context ends.
+func serve(ctx context.Context, live *sidecar.Sidecar, s serving) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		versioncollector.NewCollector(name),
+	)
+	handler, err := web.New(web.Config{
+		Source: live, Registry: registry, TelemetryPath: s.telemetryPath, Interval: s.interval,
+		Version: version.Version, Logger: s.logger,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return live.Run(ctx) })
+	group.Go(func() error { return serveHTTP(ctx, handler, s.listen) })
+	return group.Wait()
+}
+
+// serveHTTP serves until the context ends, then lets requests under way finish.
+func serveHTTP(ctx context.Context, handler http.Handler, listen func(*http.Server) error) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- listen(server) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("web server: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		server.Close()
+	}
+	return nil
+}

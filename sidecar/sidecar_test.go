@@ -1,0 +1,523 @@
+package sidecar_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/sidecar"
+)
+
+// fakeEngine is an engine whose numbers the test sets; it answers in no time.
+type fakeEngine struct {
+	ranks []fakeRank
+	// without removes lines that match from the page.
+	without *regexp.Regexp
+	down    bool
+}
+
+type fakeRank struct {
+	running, waiting, kvUsage                  float64
+	preemptions, computed, generated, finished float64
+	firstTokens, steps, readBytes              float64
+	interTokenCount, interTokenSum             float64
+	prefillCount, prefillSum                   float64
+}
+
+func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
+	if f.down {
+		return nil, errors.New("connection refused")
+	}
+	if r.URL.Path != "/metrics" {
+		return &http.Response{StatusCode: http.StatusNotFound, Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK,
+		Header:     http.Header{"Content-Type": {"text/plain; version=1.0.0; charset=utf-8"}},
+		Body:       io.NopCloser(strings.NewReader(f.page())),
+		Request:    r,
+	}, nil
+}
+
+func (f *fakeEngine) page() string {
+	var b strings.Builder
+	family := func(name, kind string, value func(fakeRank) float64) {
+		fmt.Fprintf(&b, "# TYPE vllm:%s %s\n", name, kind)
+		for i, r := range f.ranks {
+			fmt.Fprintf(&b, "vllm:%s{engine=\"%d\",model_name=\"m\"} %v\n", name, i, value(r))
+		}
+	}
+	histogram := func(name string, count, sum func(fakeRank) float64) {
+		fmt.Fprintf(&b, "# TYPE vllm:%s histogram\n", name)
+		for i, r := range f.ranks {
+			labels := fmt.Sprintf("engine=\"%d\",model_name=\"m\"", i)
+			fmt.Fprintf(&b, "vllm:%s_bucket{%s,le=\"+Inf\"} %v\n", name, labels, count(r))
+			fmt.Fprintf(&b, "vllm:%s_count{%s} %v\nvllm:%s_sum{%s} %v\n", name, labels, count(r), name, labels, sum(r))
+		}
+	}
+	family("num_requests_running", "gauge", func(r fakeRank) float64 { return r.running })
+	family("num_requests_waiting", "gauge", func(r fakeRank) float64 { return r.waiting })
+	family("kv_cache_usage_perc", "gauge", func(r fakeRank) float64 { return r.kvUsage })
+	family("num_preemptions_total", "counter", func(r fakeRank) float64 { return r.preemptions })
+	family("prompt_tokens_total", "counter", func(r fakeRank) float64 { return r.computed })
+	family("generation_tokens_total", "counter", func(r fakeRank) float64 { return r.generated })
+	family("estimated_read_bytes_per_gpu_total", "counter", func(r fakeRank) float64 { return r.readBytes })
+	family("estimated_write_bytes_per_gpu_total", "counter", func(r fakeRank) float64 { return 0 })
+	fmt.Fprintf(&b, "# TYPE vllm:prompt_tokens_by_source_total counter\n")
+	for i, r := range f.ranks {
+		fmt.Fprintf(&b, "vllm:prompt_tokens_by_source_total{engine=\"%d\",model_name=\"m\",source=\"local_compute\"} %v\n", i, r.computed)
+	}
+	fmt.Fprintf(&b, "# TYPE vllm:request_success_total counter\n")
+	for i, r := range f.ranks {
+		fmt.Fprintf(&b, "vllm:request_success_total{engine=\"%d\",finished_reason=\"length\",model_name=\"m\"} %v\n", i, r.finished)
+	}
+	histogram("time_to_first_token_seconds", func(r fakeRank) float64 { return r.firstTokens }, func(r fakeRank) float64 { return r.firstTokens / 10 })
+	histogram("inter_token_latency_seconds", func(r fakeRank) float64 { return r.interTokenCount }, func(r fakeRank) float64 { return r.interTokenSum })
+	histogram("request_prefill_time_seconds", func(r fakeRank) float64 { return r.prefillCount }, func(r fakeRank) float64 { return r.prefillSum })
+	histogram("iteration_tokens_total", func(r fakeRank) float64 { return r.steps }, func(r fakeRank) float64 { return r.generated })
+	fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\n")
+	for i := range f.ranks {
+		fmt.Fprintf(&b, "vllm:cache_config_info{block_size=\"16\",engine=\"%d\",kv_cache_size_tokens=\"10000\",num_gpu_blocks=\"626\"} 1\n", i)
+	}
+	var kept []string
+	for line := range strings.Lines(b.String()) {
+		if f.without == nil || !f.without.MatchString(line) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// second lets a rank work for one second at a steady rate.
+func (r *fakeRank) second(requests, promptTokens, outputTokens, stepsPerSecond float64) {
+	r.firstTokens += requests
+	r.finished += requests
+	r.computed += requests * promptTokens
+	r.generated += requests * outputTokens
+	r.steps += stepsPerSecond
+	r.interTokenCount += requests * (outputTokens - 1)
+	r.interTokenSum += requests * (outputTokens - 1) / stepsPerSecond
+	r.prefillCount += requests
+	r.prefillSum += requests * 0.1
+	r.readBytes += 1e12
+}
+
+func newSidecar(t *testing.T, f *fakeEngine, change func(*engine.Config, *sidecar.Config)) *sidecar.Sidecar {
+	t.Helper()
+	ec := engine.Config{
+		URL: "http://engine:8000", Interval: time.Second, RoundTripper: f,
+		MaxNumSeqs: 8, MaxNumBatchedTokens: 2048,
+	}
+	sc := sidecar.Config{
+		EngineURL: ec.URL, Interval: time.Second, TTFTSLO: 2500 * time.Millisecond,
+		Model:  sidecar.Model{WeightBytes: 16e9, KVBytesPerToken: 1e5, GPUs: 2, PeakBandwidth: 2e12},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&ec, &sc)
+	}
+	if sc.Poller == nil {
+		poller, err := engine.New(ec, sc.Logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(poller.Close)
+		sc.Poller = poller
+	}
+	s, err := sidecar.New(sc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// run steps the sidecar once a second of virtual time, calling before each step.
+func run(s *sidecar.Sidecar, seconds int, before func(second int)) {
+	for i := range seconds {
+		if before != nil {
+			before(i)
+		}
+		s.Step(context.Background())
+		time.Sleep(time.Second)
+	}
+}
+
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.IsNaN(want) != math.IsNaN(got) || math.Abs(got-want) > 1e-6*math.Max(1, math.Abs(want)) {
+		t.Errorf("%s = %v, want %v", what, got, want)
+	}
+}
+
+var nan = math.NaN()
+
+func TestSteadyLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, nil)
+		run(s, 90, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+
+		r := s.Snapshot().Replicas[0]
+		near(t, "offered", r.Rates.OfferedRequests, 2)
+		near(t, "served", r.Rates.ServedRequests, 2)
+		near(t, "computed prompt tokens", r.Rates.ComputedPromptTokens, 200)
+		near(t, "generation tokens", r.Rates.GenerationTokens, 100)
+		near(t, "steps", r.Rates.Steps, 50)
+		near(t, "inter-token latency", r.Latencies.InterTokenLatency, 0.02)
+		near(t, "prefill time", r.Latencies.PrefillTime, 0.1)
+		near(t, "sequence slots used", r.SequenceSlots.Used, 4)
+		near(t, "sequence slot occupancy", r.SequenceSlots.Ratio, 0.5)
+		near(t, "token slots used", r.TokenSlots.Used, 3600)
+		near(t, "token slots", r.TokenSlots.Total, 10000)
+		near(t, "token slot occupancy", r.TokenSlots.Ratio, 0.36)
+		near(t, "rho sequence slots", r.LoadRatios[capacity.SequenceSlots], 0.5)
+		near(t, "rho token slots", r.LoadRatios[capacity.TokenSlots], 0.4)
+		near(t, "rho token budget", r.LoadRatios[capacity.TokenBudget], (200*0.02+4)/2048)
+		near(t, "rho queue", r.LoadRatios[capacity.Queue], 0)
+		near(t, "rho curve", r.LoadRatios[capacity.Curve], nan)
+		near(t, "load ratio", r.LoadRatio, 0.5)
+		near(t, "headroom", r.HeadroomRatio, 0.5)
+		near(t, "requests left", r.Left.RequestsPerSecond, 2)
+		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 200)
+		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 100)
+		near(t, "sequence slots left", r.Left.SequenceSlots, 4)
+		near(t, "token slots left", r.Left.TokenSlots, 9000-3600)
+		if r.Binding != capacity.SequenceSlots || r.Zone != capacity.ZoneStable || r.State != engine.StateOK {
+			t.Errorf("binding %v, zone %v, state %v", r.Binding, r.Zone, r.State)
+		}
+		if len(r.Bandwidth) != 2 || r.Bandwidth[0].Source != "engine" || r.Bandwidth[1].Source != "model" {
+			t.Fatalf("bandwidth = %+v, want the engine's estimate before the model", r.Bandwidth)
+		}
+		near(t, "bandwidth by the engine", r.Bandwidth[0].Ratio, 1e12/(0.8*2e12))
+		near(t, "bandwidth by the model", r.Bandwidth[1].Ratio, 50*(16e9+3600*1e5)/2/(0.8*2e12))
+		if r.Curve.Valid || !slices.Contains(r.Curve.Reasons, "no_curve") {
+			t.Errorf("curve = %+v", r.Curve)
+		}
+	})
+}
+
+// A queue that grows by 3 a second while 2 a second are served: 5 are
+// offered, and what waits needs waiting / 2 seconds.
+func TestOverload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 8, kvUsage: 0.3}}}
+		s := newSidecar(t, f, nil)
+		run(s, 70, func(int) {
+			f.ranks[0].second(2, 100, 50, 50)
+			f.ranks[0].waiting += 3
+		})
+		r := s.Snapshot().Replicas[0]
+		near(t, "offered", r.Rates.OfferedRequests, 5)
+		near(t, "served", r.Rates.ServedRequests, 2)
+		near(t, "backlog", r.BacklogSeconds, 210.0/2)
+		near(t, "rho queue", r.LoadRatios[capacity.Queue], 105/2.4)
+		near(t, "requests left", r.Left.RequestsPerSecond, 5*(2.4/105-1))
+		if r.Binding != capacity.Queue || r.Zone != capacity.ZoneUnstable {
+			t.Errorf("binding %v, zone %v", r.Binding, r.Zone)
+		}
+	})
+}
+
+// An engine that admits nothing: what waits has waited since the queue formed.
+func TestBacklogOfAStalledEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 8, kvUsage: 0.3}}}
+		s := newSidecar(t, f, nil)
+		run(s, 10, func(int) { f.ranks[0].second(0, 0, 0, 50) })
+		run(s, 21, func(int) { f.ranks[0].second(0, 0, 0, 50); f.ranks[0].waiting = 5 })
+		near(t, "backlog", s.Snapshot().Replicas[0].BacklogSeconds, 20)
+	})
+}
+
+func TestNoTrafficLeavesRatesUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{}}}
+		s := newSidecar(t, f, nil)
+		run(s, 10, nil)
+		r := s.Snapshot().Replicas[0]
+		near(t, "headroom", r.HeadroomRatio, 1)
+		near(t, "requests left", r.Left.RequestsPerSecond, nan)
+		near(t, "sequence slots left", r.Left.SequenceSlots, 8)
+		if r.State != engine.StateIdle {
+			t.Errorf("state = %v", r.State)
+		}
+	})
+}
+
+func TestEngineGoneAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, nil)
+		run(s, 30, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		f.down = true
+		run(s, 6, nil)
+		r := s.Snapshot().Replicas[0]
+		if r.ModelName != "m" || r.State != engine.StateDown {
+			t.Errorf("replica %q is %v, want m down", r.ModelName, r.State)
+		}
+		mustBeUnknown(t, r)
+		f.down = false
+		f.ranks[0] = fakeRank{running: 2, kvUsage: 0.18}
+		run(s, 2, func(int) { f.ranks[0].second(1, 100, 50, 50) })
+		r = s.Snapshot().Replicas[0]
+		near(t, "headroom after two polls", r.HeadroomRatio, 0.75)
+		near(t, "offered after two polls", r.Rates.OfferedRequests, 1)
+		if r.State != engine.StateOK {
+			t.Errorf("state after two polls = %v", r.State)
+		}
+	})
+}
+
+// A restart that no poll saw fail must not show as a burst or a negative rate.
+func TestCounterReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, nil)
+		run(s, 30, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		f.ranks[0] = fakeRank{running: 4, kvUsage: 0.36}
+		run(s, 30, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		if r.Rates.GenerationTokens < 90 || r.Rates.GenerationTokens > 101 {
+			t.Errorf("generation tokens/s over a reset = %v, want about 100", r.Rates.GenerationTokens)
+		}
+		if s.Snapshot().Engine.Stats.CounterResets == 0 {
+			t.Error("the reset was not counted")
+		}
+	})
+}
+
+func TestRanksAreKeptApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 2, kvUsage: 0.09}, {running: 8, waiting: 3, kvUsage: 0.81}}}
+		s := newSidecar(t, f, nil)
+		run(s, 10, func(int) { f.ranks[0].second(1, 10, 10, 50); f.ranks[1].second(4, 10, 10, 50) })
+		rs := s.Snapshot().Replicas
+		if len(rs) != 2 || rs[0].Engine != "0" || rs[1].Engine != "1" {
+			t.Fatalf("replicas = %+v", rs)
+		}
+		near(t, "rank 0 slots", rs[0].LoadRatios[capacity.SequenceSlots], 0.25)
+		near(t, "rank 1 slots", rs[1].LoadRatios[capacity.SequenceSlots], 1)
+		near(t, "rank 0 offered", rs[0].Rates.OfferedRequests, 1)
+		near(t, "rank 1 offered", rs[1].Rates.OfferedRequests, 4)
+		near(t, "rank 1 backlog", rs[1].BacklogSeconds, 0.75)
+
+		f.ranks = f.ranks[:1]
+		run(s, 2, func(int) { f.ranks[0].second(1, 10, 10, 50) })
+		if rs := s.Snapshot().Replicas; len(rs) != 1 {
+			t.Errorf("a rank that is gone is still shown: %d replicas", len(rs))
+		}
+		if h := s.History("m", "1", time.Time{}); h != nil {
+			t.Errorf("a rank that is gone still has %d points", len(h))
+		}
+	})
+}
+
+// mustBeUnknown fails when anything derived from a reading is a number.
+func mustBeUnknown(t *testing.T, r sidecar.Replica) {
+	t.Helper()
+	for what, v := range map[string]float64{
+		"headroom": r.HeadroomRatio, "load ratio": r.LoadRatio, "running": r.RequestsRunning,
+		"sequence slots": r.SequenceSlots.Ratio, "token slots": r.TokenSlots.Ratio,
+		"offered": r.Rates.OfferedRequests, "requests left": r.Left.RequestsPerSecond, "slots left": r.Left.SequenceSlots,
+	} {
+		if !math.IsNaN(v) {
+			t.Errorf("%s = %v, want unknown", what, v)
+		}
+	}
+	if v, _ := r.LoadRatios.Max(); !math.IsNaN(v) {
+		t.Errorf("load ratios = %v, want unknown", r.LoadRatios)
+	}
+	if len(r.Bandwidth) != 0 || r.Binding != capacity.NoConstraint || r.Zone != capacity.ZoneUnknown {
+		t.Errorf("bandwidth %v, binding %v, zone %v: want nothing known", r.Bandwidth, r.Binding, r.Zone)
+	}
+	if len(r.Reasons) == 0 {
+		t.Error("nothing is known and no reason says why")
+	}
+}
+
+func TestFrozenGaugesGiveNoHeadroom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.99}}}
+		s := newSidecar(t, f, nil)
+		run(s, 10, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		run(s, 20, nil)
+		r := s.Snapshot().Replicas[0]
+		if r.State != engine.StateStale {
+			t.Fatalf("state = %v", r.State)
+		}
+		mustBeUnknown(t, r)
+		run(s, 2, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		near(t, "sequence slots after recovery", s.Snapshot().Replicas[0].LoadRatios[capacity.SequenceSlots], 0.5)
+	})
+}
+
+// Each input missing: what rests on it is unknown, and a reason says so.
+func TestMissingInputsAreNeverNumbers(t *testing.T) {
+	tests := []struct {
+		name    string
+		without string
+		change  func(*engine.Config, *sidecar.Config)
+		unknown []capacity.Constraint
+		// headroom is whether headroom is still known.
+		headroom bool
+		reason   string
+	}{
+		{"running", `num_requests_running`, nil, []capacity.Constraint{capacity.SequenceSlots, capacity.TokenBudget}, false, "running"},
+		{"waiting", `num_requests_waiting`, nil, []capacity.Constraint{capacity.Queue}, true, "queue unknown"},
+		{"KV usage", `kv_cache_usage_perc`, nil, []capacity.Constraint{capacity.TokenSlots}, false, "KV cache usage unknown"},
+		{"KV size", `cache_config_info`, nil, nil, true, "--engine.kv-tokens"},
+		{"inter-token latency", `inter_token_latency`, nil, []capacity.Constraint{capacity.TokenBudget}, true, "token budget"},
+		{"prompt tokens", `prompt_tokens`, nil, []capacity.Constraint{capacity.TokenBudget}, true, "token budget"},
+		{"bandwidth", `estimated_`, func(_ *engine.Config, c *sidecar.Config) { c.Model = sidecar.Model{} }, nil, true, "memory bandwidth"},
+		{"slots assumed", `$^`, func(c *engine.Config, _ *sidecar.Config) { c.MaxNumSeqs = 0 }, nil, true, "documented default"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, waiting: 1, kvUsage: 0.36}}, without: regexp.MustCompile(test.without)}
+				s := newSidecar(t, f, test.change)
+				run(s, 10, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+				r := s.Snapshot().Replicas[0]
+				for _, c := range []capacity.Constraint{capacity.SequenceSlots, capacity.TokenSlots, capacity.TokenBudget, capacity.Queue} {
+					if got, want := math.IsNaN(r.LoadRatios[c]), slices.Contains(test.unknown, c); got != want {
+						t.Errorf("%s = %v, unknown is %v", c, r.LoadRatios[c], want)
+					}
+				}
+				if got := !math.IsNaN(r.HeadroomRatio); got != test.headroom {
+					t.Errorf("headroom = %v, known should be %v", r.HeadroomRatio, test.headroom)
+				}
+				if !slices.ContainsFunc(r.Reasons, func(s string) bool { return strings.Contains(s, test.reason) }) {
+					t.Errorf("no reason speaks of %q: %q", test.reason, r.Reasons)
+				}
+			})
+		})
+	}
+}
+
+func TestRatesNeedTwoReadings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, waiting: 2, kvUsage: 0.36, generated: 1e6, firstTokens: 1e4}}}
+		s := newSidecar(t, f, nil)
+		run(s, 1, nil)
+		r := s.Snapshot().Replicas[0]
+		near(t, "offered", r.Rates.OfferedRequests, nan)
+		near(t, "generation tokens", r.Rates.GenerationTokens, nan)
+		near(t, "headroom", r.HeadroomRatio, 0.5)
+	})
+}
+
+func TestHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, nil)
+		run(s, 1000, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		h := s.History("m", "0", time.Time{})
+		if len(h) != 901 {
+			t.Errorf("history has %d points, want 15 minutes and one", len(h))
+		}
+		near(t, "load ratio", h[len(h)-1].LoadRatio, 0.5)
+		if h := s.History("m", "0", time.Now().Add(-10*time.Second)); len(h) != 10 {
+			t.Errorf("history of 10 s has %d points", len(h))
+		}
+		if h := s.History("m", "0", time.Now()); h != nil {
+			t.Errorf("history of the future has %d points", len(h))
+		}
+		if h := s.History("x", "0", time.Time{}); h != nil {
+			t.Errorf("history of an unknown replica has %d points", len(h))
+		}
+	})
+}
+
+type fakeGPU struct {
+	readings []gpu.Reading
+	err      error
+	panics   bool
+}
+
+func (f *fakeGPU) Read(context.Context) ([]gpu.Reading, error) {
+	if f.panics {
+		panic("driver binding")
+	}
+	return f.readings, f.err
+}
+
+func TestGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		g := &fakeGPU{readings: []gpu.Reading{{UUID: "GPU-1"}}}
+		s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) { c.GPU = g })
+		run(s, 2, nil)
+		before := s.Snapshot()
+		if len(before.GPUs) != 1 || before.GPUError != "" {
+			t.Errorf("GPUs = %v, error %q", before.GPUs, before.GPUError)
+		}
+		g.panics = true
+		run(s, 3, nil)
+		if s.Snapshot() != before {
+			t.Error("a panic replaced the snapshot")
+		}
+		g.panics, g.readings, g.err = false, nil, errors.New("GPU is lost")
+		run(s, 1, nil)
+		if got := s.Snapshot(); got.Panics != 3 || got.GPUError != "GPU is lost" {
+			t.Errorf("panics %d, GPU error %q", got.Panics, got.GPUError)
+		}
+	})
+}
+
+func TestRunPollsOnceAnInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &slowPoller{takes: 700 * time.Millisecond}
+		s := newSidecar(t, nil, func(_ *engine.Config, c *sidecar.Config) { c.Poller = p })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if p.polls != 10 {
+			t.Errorf("%d polls in 10 s", p.polls)
+		}
+		if r := s.Snapshot().Replicas[0]; r.ModelName != "" || r.State != engine.StateDown {
+			t.Errorf("before any reading: %+v", r)
+		}
+	})
+}
+
+type slowPoller struct {
+	takes time.Duration
+	polls int
+}
+
+func (p *slowPoller) Poll(context.Context) engine.Observation {
+	p.polls++
+	time.Sleep(p.takes)
+	return engine.Observation{At: time.Now(), State: engine.StateDown, Reason: "connection_refused", Err: errors.New("refused")}
+}
+
+func TestConfig(t *testing.T) {
+	good := sidecar.Config{Poller: &slowPoller{}, Interval: time.Second, TTFTSLO: time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for field, change := range map[string]func(*sidecar.Config){
+		"poller":   func(c *sidecar.Config) { c.Poller = nil },
+		"interval": func(c *sidecar.Config) { c.Interval = 0 },
+		"SLO":      func(c *sidecar.Config) { c.TTFTSLO = -1 },
+		"model":    func(c *sidecar.Config) { c.Model.GPUs = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := sidecar.New(c); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("bad %s: %v", field, err)
+		}
+	}
+}
