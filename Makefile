@@ -57,7 +57,7 @@ generate: ## Files that are made from code
 	$(GO) generate ./...
 
 format:
-	@files=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	@files=$$(gofmt -l .); \
 	if [ -n "$$files" ]; then echo "gofmt would change:"; echo "$$files"; exit 1; fi
 
 vet:
