@@ -182,3 +182,12 @@ func (h *Hardware) cost(b batch) cost {
 	c.duration = h.Overhead + c.active + h.PerSequence*float64(b.sequences)
 	return c
 }
+
+// slowed is the cost with every second factor times as long.
+func (c cost) slowed(factor float64) cost {
+	c.compute *= factor
+	c.memory *= factor
+	c.active *= factor
+	c.duration *= factor
+	return c
+}

@@ -1,0 +1,143 @@
+package simulator
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"headroom_exporter/collector/gpu"
+)
+
+// The shares of the power between idle and limit that are taken by kernels
+// that run at all, by the tensor cores and by the memory, and how fast a GPU
+// warms up. Stylised: a full prefill draws about the limit, decode about 60 % of it.
+const (
+	activePower  = 0.35
+	computePower = 0.55
+	memoryPower  = 0.35
+
+	meterWindow    = 1.0  // s
+	thermalTime    = 30.0 // s
+	ambientCelsius = 30.0
+	celsiusPerWatt = 0.055
+	unevenCelsius  = 4.0 // between the coolest and the warmest slot
+)
+
+// meter turns the steps of one rank into readings of its GPUs, which all do
+// the same. It has its own lock, so that it can be read while steps run.
+type meter struct {
+	cfg     Config
+	devices []device
+
+	mu       sync.Mutex
+	steps    []meteredStep // those that reach into the last window, in order
+	slowdown float64
+	celsius  float64 // at the time warmed, above the slot's own difference
+	warmed   float64
+}
+
+type device struct {
+	index  int
+	uuid   string
+	uneven float64
+}
+
+type meteredStep struct{ start, end, bytes, active, watts float64 }
+
+func newMeter(cfg Config, rank int) *meter {
+	m := &meter{cfg: cfg, slowdown: 1}
+	rng := rand.New(rand.NewPCG(cfg.Seed, uint64(rank)))
+	for i := range cfg.Hardware.TensorParallel {
+		a, b := rng.Uint64(), rng.Uint64()
+		m.devices = append(m.devices, device{
+			index:  rank*cfg.Hardware.TensorParallel + i,
+			uuid:   fmt.Sprintf("GPU-%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff),
+			uneven: (rng.Float64() - 0.5) * unevenCelsius,
+		})
+	}
+	m.celsius = ambientCelsius + celsiusPerWatt*cfg.Hardware.GPU.IdleWatts
+	return m
+}
+
+// slow caps the clocks: power falls with their square.
+func (m *meter) slow(factor float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slowdown = factor
+}
+
+// step records a step that begins now.
+func (m *meter) step(now float64, c cost) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := &m.cfg.Hardware
+	s := meteredStep{start: now, end: now + c.duration, bytes: c.readBytes + c.writeBytes, active: c.active, watts: h.GPU.IdleWatts}
+	if c.active > 0 {
+		load := (activePower*c.active + computePower*c.compute + memoryPower*c.memory) / c.duration
+		s.watts += (h.GPU.LimitWatts - h.GPU.IdleWatts) * min(load, 1) / (m.slowdown * m.slowdown)
+	}
+	gone := 0
+	for gone < len(m.steps) && m.steps[gone].end < now-meterWindow {
+		gone++
+	}
+	if gone > len(m.steps)/2 {
+		m.steps = m.steps[:copy(m.steps, m.steps[gone:])]
+	}
+	m.steps = append(m.steps, s)
+	m.warm(now, h.GPU.IdleWatts)
+	m.warm(s.end, s.watts)
+}
+
+// warm moves the temperature towards that of a power, up to a time.
+func (m *meter) warm(until, watts float64) {
+	if until <= m.warmed {
+		return
+	}
+	target := ambientCelsius + celsiusPerWatt*watts
+	m.celsius = target + (m.celsius-target)*math.Exp((m.warmed-until)/thermalTime)
+	m.warmed = until
+}
+
+// read appends the readings of the rank's GPUs over the window before now.
+func (m *meter) read(list []gpu.Reading, now float64, at time.Time, asleep bool) []gpu.Reading {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := &m.cfg.Hardware
+	from := now - meterWindow
+	var bytes, active, busy, energy float64
+	for _, s := range m.steps {
+		if in := min(s.end, now) - max(s.start, from); in > 0 {
+			share := in / (s.end - s.start)
+			bytes += share * s.bytes
+			active += share * s.active
+			energy += in * s.watts
+			busy += in
+		}
+	}
+	m.warm(now, h.GPU.IdleWatts)
+	used := m.cfg.memoryUsed()
+	if asleep {
+		used = h.RuntimeBytes
+	}
+	for _, d := range m.devices {
+		list = append(list, gpu.Reading{
+			At:                   at,
+			UUID:                 d.uuid,
+			Index:                d.index,
+			Model:                h.GPU.Model,
+			MemorySizeBytes:      h.GPU.MemoryBytes,
+			MemoryUsedBytes:      used,
+			MemoryBandwidthRatio: bytes / meterWindow / h.GPU.MemoryBandwidth,
+			MemoryBandwidthPeak:  h.GPU.MemoryBandwidth,
+			SMActiveRatio:        active / meterWindow,
+			PowerWatts:           (energy + (meterWindow-busy)*h.GPU.IdleWatts) / meterWindow,
+			PowerLimit:           h.GPU.LimitWatts,
+			SMClockHertz:         h.GPU.SMClock / m.slowdown,
+			MemoryClockHertz:     h.GPU.MemoryClock,
+			TemperatureCelsius:   math.Round(m.celsius + d.uneven),
+		})
+	}
+	return list
+}
