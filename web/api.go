@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
+const noReadingYet = "waiting for the first reading"
+
 func (s *server) serveHeadroom(w http.ResponseWriter, _ *http.Request) {
 	snapshot := s.Source.Snapshot()
 	if snapshot == nil {
-		s.fail(w, http.StatusServiceUnavailable, "there is no reading yet; ask again in a second")
+		s.fail(w, http.StatusServiceUnavailable, noReadingYet)
 		return
 	}
 	s.answer(w, http.StatusOK, newDocument(snapshot, time.Now()))

@@ -123,8 +123,10 @@ type bandwidthDocument struct {
 }
 
 type curveDocument struct {
-	Valid   bool     `json:"valid"`
+	Valid bool `json:"valid"`
+	// Reasons are short codes; Notice puts them into words, null when the curve is valid.
 	Reasons []string `json:"reasons"`
+	Notice  *notice  `json:"notice"`
 	// CoverageRatio is the share of the live traffic that the curve's classes explain.
 	CoverageRatio number `json:"coverage_ratio"`
 }
@@ -206,7 +208,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 		EngineType: optional(string(s.Engine.Type)), EngineVersion: optional(s.Engine.Version),
 		State: r.State,
 		Zone:  capacity.ZoneUnknown,
-		Curve: curveDocument{Valid: r.Curve.Valid, Reasons: list(r.Curve.Reasons), CoverageRatio: unknown},
+		Curve: curveDocument{Valid: r.Curve.Valid, Reasons: list(r.Curve.Reasons), Notice: curveNotice(r.Curve), CoverageRatio: unknown},
 		// What was known before a reading went bad is not known now.
 		HeadroomRatio: unknown,
 		LoadRatio:     loadRatios(capacity.UnknownLoadRatios()),

@@ -60,8 +60,8 @@ func writeReplica(w io.Writer, r *sidecar.Replica) {
 	}
 	fmt.Fprintf(w, "  %s\n", headline)
 	if r.State.Known() {
-		if !r.Curve.Valid {
-			fmt.Fprintf(w, "  No capacity curve in force: headroom here is an upper bound.\n")
+		if n := curveNotice(r.Curve); n != nil {
+			fmt.Fprintf(w, "  %s\n", n.Title)
 		}
 		writeNumbers(w, r)
 	}

@@ -4,6 +4,7 @@ package web
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -82,9 +83,13 @@ func New(config Config) (http.Handler, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
+	page, err := newPage(config.Version, config.TelemetryPath)
+	if err != nil {
+		return nil, err
+	}
 	s := &server{Config: config, started: time.Now()}
 	if err := config.Registry.Register(newCollector(config.Source, config.Logger, &s.panics)); err != nil {
-		return nil, errors.Join(errors.New("web: registering the snapshot's metrics"), err)
+		return nil, fmt.Errorf("web: registering the snapshot's metrics: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle(config.TelemetryPath, promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
@@ -94,5 +99,10 @@ func New(config Config) (http.Handler, error) {
 		MaxRequestsInFlight: maxMetricsRequests,
 	}))
 	mux.HandleFunc(headroomPath, s.serveHeadroom)
-	return mux, nil
+	mux.HandleFunc(historyPath, s.serveHistory)
+	mux.HandleFunc(healthyPath, s.serveHealthy)
+	mux.HandleFunc(readyPath, s.serveReady)
+	mux.Handle(pagePath+"{$}", page)
+	mux.HandleFunc(pagePath, s.serveNotFound)
+	return s.guard(mux), nil
 }

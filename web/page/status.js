@@ -1,0 +1,254 @@
+// The page: asks for the snapshot each second and draws it.
+
+const refresh = 1000, patience = 4000;
+const view = { chosen: null, answer: null, lostSince: null, spoken: "", scale: 1.25, ticks: 0 };
+
+const nameOf = (r) => `${r.model_name}\u0000${r.engine}`;
+
+const drawLoad = chart(byId("chart-load"), {
+  title: "Load ratio", format: (v) => v.toFixed(2), bottomTop: 1.25, banded: true,
+  lines: [
+    { label: "largest", style: "ink", read: (c) => c.load_ratio },
+    { label: "sequence slots", style: "a", thin: true, read: (c) => c.load_ratios.sequence_slots },
+    { label: "token slots", style: "b", thin: true, read: (c) => c.load_ratios.token_slots },
+    { label: "curve", style: "c", thin: true, read: (c) => c.load_ratios.curve },
+  ],
+});
+const drawRequests = chart(byId("chart-requests"), {
+  title: "Requests", format: quantity, bottomTop: 4,
+  lines: [{ label: "running", style: "a", read: (c) => c.requests_running }, { label: "waiting", style: "b", read: (c) => c.requests_waiting }],
+});
+const drawTokens = chart(byId("chart-tokens"), {
+  title: "Tokens per second", format: count, bottomTop: 10,
+  lines: [{ label: "generated", style: "a", read: (c) => c.generation_tokens_per_second }, { label: "prompt, computed", style: "b", read: (c) => c.computed_prompt_tokens_per_second }],
+});
+const drawLatency = chart(byId("chart-latency"), {
+  title: "Latency", format: duration,
+  lines: [{ label: "first token", style: "a", read: (c) => c.time_to_first_token_seconds }, { label: "between tokens", style: "b", read: (c) => c.inter_token_latency_seconds }],
+});
+
+function drawLink(kind, text) {
+  byId("link").dataset.link = kind;
+  say(byId("link-text"), text);
+  document.body.classList.toggle("lost", kind === "lost");
+}
+
+// drawRanks shows a button for each replica when there are several.
+function drawRanks(replicas, chosen) {
+  const nav = byId("ranks");
+  nav.hidden = replicas.length < 2;
+  if (nav.hidden) return;
+  const models = new Set(replicas.map((r) => r.model_name)).size;
+  fit(byId("rank-buttons"), replicas.length, () => {
+    const button = element("button");
+    button.type = "button";
+    button.append(element("span", "name"), element("span", "zone"), element("span", "value"));
+    return button;
+  }).forEach((button, i) => {
+    const r = replicas[i];
+    button.dataset.zone = r.zone;
+    button.setAttribute("aria-pressed", String(r === chosen));
+    button.onclick = () => { view.chosen = nameOf(r); view.ticks = 0; draw(); };
+    say(button.children[0], models > 1 ? `${r.model_name} · rank ${r.engine}` : `rank ${r.engine}`);
+    say(button.children[1], `${zones[r.zone].glyph} `);
+    say(button.children[2], known(r.headroom_ratio) ? `${percent(r.headroom_ratio)} headroom` : r.state);
+  });
+  const total = (read) => replicas.every((r) => known(read(r))) ? replicas.reduce((sum, r) => sum + read(r), 0) : null;
+  const parts = [[quantity(total((r) => r.left.requests_per_second)), "more requests/s"], [count(total((r) => r.left.sequence_slots)), "sequence slots"], [count(total((r) => r.left.token_slots)), "token slots"]];
+  say(byId("together"), `All ranks together can take ${parts.map(([v, unit]) => `${v} ${unit}`).join(" · ")}`);
+}
+
+function drawHero(answer, r) {
+  const [first, ...rest] = r.summary.split(" · ");
+  const figure = first.match(/^(.* %) (.*)$/);
+  const serving = r.state === "ok" || r.state === "idle";
+  byId("hero").dataset.zone = r.zone;
+  say(byId("figure"), figure ? figure[1] : dash);
+  say(byId("figure-word"), figure ? figure[2] : "headroom not known");
+  say(byId("glyph"), zones[r.zone].glyph);
+  say(byId("zone"), serving ? zones[r.zone].words : `engine ${answer.engine.state === r.state ? "" : "rank "}${r.state}`);
+  const own = answer.engine.state === r.state ? answer.engine : { summary: `This rank is ${r.state}.`, advice: r.reasons[0] };
+  const rest2 = rest.join(" · ");
+  say(byId("lead"), serving && figure ? rest2.charAt(0).toUpperCase() + rest2.slice(1) : serving ? (r.reasons[0] || own.summary) : own.summary);
+  say(byId("lead-note"), serving ? (r.model_name ? `${r.model_name}, rank ${r.engine}. ${own.summary}` : own.summary) : [own.advice, answer.engine.error].filter(Boolean).join(" "));
+  const left = r.left;
+  facts(byId("left"), [
+    ["more requests/s", quantity(left.requests_per_second)], ["more prompt tokens/s", quantity(left.prompt_tokens_per_second)],
+    ["more generated tokens/s", quantity(left.generation_tokens_per_second)], ["free sequence slots", count(left.sequence_slots)], ["free token slots", count(left.token_slots)],
+  ]);
+  const curve = byId("curve");
+  curve.hidden = r.curve.notice === null;
+  say(byId("curve-title"), r.curve.notice ? r.curve.notice.title : "");
+  say(byId("curve-text"), r.curve.notice ? r.curve.notice.text : "");
+  document.title = `${figure ? `${figure[1]} ${figure[2]}` : r.state} · ${r.model_name || "Headroom"}`;
+}
+
+function drawBars(r, watermark) {
+  const names = Object.keys(constraintNames);
+  const value = (name) => r.load_ratio[name];
+  // The binding constraint first, then as listed, what is not known last.
+  const place = (name) => name === r.binding_constraint ? -1 : names.indexOf(name) + (known(value(name)) ? 0 : names.length);
+  const order = [...names].sort((a, b) => place(a) - place(b));
+  const most = Math.max(0, ...names.map(value).filter(known));
+  // The scale grows at once, and shrinks only when much less would do.
+  const wanted = Math.max(1.25, niceTop(most * 1.02));
+  if (wanted > view.scale || wanted < view.scale * 0.6) view.scale = wanted;
+  const at = (v) => `${Math.min(100, (v / view.scale) * 100)}%`;
+  fit(byId("bars"), names.length, () => {
+    const row = element("li"), track = element("div", "track");
+    track.append(element("div", "fill"), element("div", "mark"), element("div", "mark full"));
+    track.setAttribute("aria-hidden", "true");
+    const label = element("span", "label"), tag = element("span", "tag", "binds");
+    label.append(element("span"), tag);
+    row.append(label, track, element("span", "value"));
+    return row;
+  }).forEach((row, i) => {
+    const v = value(order[i]), binding = order[i] === r.binding_constraint;
+    row.dataset.zone = zoneOf(v, watermark);
+    row.className = binding ? "binding" : known(v) ? "" : "none";
+    const [label, track, number] = row.children;
+    say(label.children[0], constraintNames[order[i]]);
+    label.children[1].hidden = !binding;
+    say(number, ratio(v));
+    const [fill, low, full] = track.children;
+    fill.style.width = known(v) ? at(Math.max(0, v)) : "0";
+    low.style.left = at(watermark);
+    full.style.left = at(1);
+    low.hidden = full.hidden = !known(v);
+  });
+  const ticks = [["start", "0", 0], ["watermark", `watermark ${watermark.toFixed(2)}`, watermark], ["full", "1.0 full", 1]];
+  fit(byId("axis").children[1], ticks.length, () => element("span")).forEach((tick, i) => {
+    tick.className = ticks[i][0];
+    say(tick, ticks[i][1]);
+    tick.style.left = at(ticks[i][2]);
+  });
+}
+
+function drawFacts(answer, r) {
+  const slots = (o) => known(o.used) || known(o.total) ? `${count(o.used)} of ${count(o.total)}` : dash;
+  const share = (o) => [known(o.ratio) ? percent(o.ratio) : "", o.source ? `total ${limitSources[o.source] || o.source}` : ""].filter(Boolean).join(" · ");
+  const sequence = r.occupancy.sequence_slots, token = r.occupancy.token_slots, bandwidth = r.bandwidth_saturation;
+  facts(byId("slots"), [
+    ["sequence slots", slots(sequence), share(sequence)], ["token slots", slots(token), share(token)],
+    ["tokens a step", count(r.token_budget.tokens), r.token_budget.source ? limitSources[r.token_budget.source] || r.token_budget.source : ""],
+    ["memory bandwidth", bandwidth ? `${percent(bandwidth.ratio)} of achievable` : dash, bandwidth ? bandwidthSources[bandwidth.source] || bandwidth.source : ""],
+  ]);
+  facts(byId("traffic"), [
+    ["running", count(r.requests.running)], ["waiting", count(r.requests.waiting)],
+    ["requests offered", `${quantity(r.rates.offered_requests_per_second)} /s`], ["requests served", `${quantity(r.rates.served_requests_per_second)} /s`],
+    ["prompt tokens", `${quantity(r.rates.prompt_tokens_per_second)} /s`, known(r.rates.computed_prompt_tokens_per_second) ? `${quantity(r.rates.computed_prompt_tokens_per_second)} /s computed, the rest from cache` : ""],
+    ["generated tokens", `${quantity(r.rates.generation_tokens_per_second)} /s`], ["preemptions", `${quantity(r.rates.preemptions_per_second)} /s`], ["engine steps", `${quantity(r.rates.steps_per_second)} /s`],
+  ]);
+  const l = r.latencies;
+  facts(byId("latency"), [
+    ["time to first token", duration(l.time_to_first_token_seconds)], ["between tokens", duration(l.inter_token_latency_seconds)],
+    ["in the queue", duration(l.queue_time_seconds)], ["in prefill", duration(l.prefill_time_seconds)], ["backlog", duration(r.backlog_seconds), "time to admit what waits"],
+  ]);
+  const e = answer.engine;
+  facts(byId("engine"), [
+    ["state", e.state, e.reason ? `reason: ${e.reason}` : ""], ["engine", [e.type, e.version].filter(Boolean).join(" ") || dash],
+    ["last good reading", known(e.age_seconds) ? `${duration(e.age_seconds)} ago` : "none yet"], ["poll took", duration(e.poll_duration_seconds), known(e.series) ? `${count(e.series)} samples on the page` : ""],
+    ["longest sequence", known(e.max_model_length_tokens) ? `${count(e.max_model_length_tokens)} tokens` : dash],
+  ]);
+  drawGPUs(answer);
+  const missing = e.missing_signals.length ? [`The engine's page does not carry: ${e.missing_signals.join(", ")}.`] : [];
+  const reasons = [...r.reasons, ...missing];
+  fit(byId("reasons"), Math.max(1, reasons.length), () => element("li")).forEach((item, i) => say(item, reasons[i] || "Nothing: every reading is there."));
+}
+
+function drawGPUs(answer) {
+  const place = byId("gpus");
+  if (!answer.gpus.length) {
+    if (place.firstElementChild?.tagName !== "P") place.replaceChildren(element("p"));
+    say(place.firstElementChild, `No GPU readings${answer.gpu_error ? `: ${answer.gpu_error}` : ""}.`);
+    return;
+  }
+  if (place.firstElementChild?.tagName === "P") place.replaceChildren();
+  fit(place, answer.gpus.length, () => {
+    const block = element("div");
+    block.append(element("h3"), element("dl", "facts"));
+    return block;
+  }).forEach((block, i) => {
+    const g = answer.gpus[i];
+    say(block.children[0], `${g.index} · ${g.model || g.uuid}`);
+    facts(block.children[1], [
+      ["memory", `${bytes(g.memory_used_bytes)} of ${bytes(g.memory_size_bytes)}`],
+      ["bandwidth, SM active", `${percent(g.memory_bandwidth_ratio)}, ${percent(g.sm_active_ratio)}`],
+      ["power", known(g.power_watts) ? `${count(g.power_watts)} of ${count(g.power_limit_watts)} W` : dash],
+      ["clock, temperature", `${known(g.sm_clock_hertz) ? `${count(g.sm_clock_hertz / 1e6)} MHz` : dash}, ${known(g.temperature_celsius) ? `${count(g.temperature_celsius)} °C` : dash}`],
+    ]);
+  });
+}
+
+// announce speaks to a screen reader when the state or zone changes, not each second.
+function announce(key, text) {
+  if (view.spoken === key) return;
+  view.spoken = key;
+  say(byId("announce"), text);
+}
+
+function chosenReplica() {
+  const replicas = view.answer.replicas;
+  return replicas.find((r) => nameOf(r) === view.chosen) || replicas[0];
+}
+
+function draw() {
+  const answer = view.answer, r = chosenReplica(), e = answer.engine;
+  say(byId("target"), [[e.type, e.version].filter(Boolean).join(" "), e.url].filter(Boolean).join(" · "));
+  if (!r) return;
+  drawRanks(answer.replicas, r);
+  drawHero(answer, r);
+  drawBars(r, answer.watermark_ratio);
+  drawFacts(answer, r);
+  announce(`${nameOf(r)} ${r.state} ${r.zone}`, `${r.summary}. Zone ${r.zone}, engine ${r.state}.`);
+}
+
+async function ask(path) {
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(patience) });
+  const body = await response.json();
+  if (!response.ok) throw Object.assign(new Error(body.error), { answered: true });
+  return body;
+}
+
+function history() {
+  const r = chosenReplica();
+  return r && ask(`api/v1/history?seconds=${span}&model_name=${encodeURIComponent(r.model_name)}&engine=${encodeURIComponent(r.engine)}`);
+}
+
+function drawCurves(body) {
+  const columns = body.replicas[0] || null, end = Date.parse(body.time);
+  for (const drawChart of [drawLoad, drawRequests, drawTokens, drawLatency]) drawChart(columns, end, view.answer.watermark_ratio);
+}
+
+// tick asks once. Only the asking may fail: what the server does not answer is said, and the last answer stays in sight.
+async function tick() {
+  let answer, curves;
+  try {
+    answer = await ask("api/v1/headroom");
+    view.answer = answer;
+    if (view.ticks % 2 === 0) curves = await history();
+  } catch (problem) {
+    if (problem.answered) {
+      drawLink("waiting", problem.message);
+    } else {
+      view.lostSince ||= new Date();
+      drawLink("lost", `no answer since ${clock(view.lostSince)}`);
+      announce("lost", "The exporter does not answer.");
+    }
+    return;
+  }
+  view.ticks++;
+  view.lostSince = null;
+  const age = answer.snapshot_age_seconds;
+  drawLink(age > 10 ? "late" : "live", age > 10 ? `readings are ${duration(age)} old` : "live");
+  draw();
+  if (curves) drawCurves(curves);
+}
+
+async function run() {
+  for (;;) {
+    if (!document.hidden) await tick().catch((problem) => console.error(problem));
+    await new Promise((next) => setTimeout(next, refresh));
+  }
+}
+run();
