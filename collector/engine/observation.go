@@ -72,7 +72,10 @@ type Observation struct {
 	Type        Type
 	Version     string
 	MaxModelLen int
-	// Available tells for each signal name of the engine type's table whether the page carries it.
+	// Parallelism of the engine, where it could be discovered.
+	Parallelism Parallelism
+	// Available tells for each name of a Signal or HistogramSignal whether the newest good page
+	// carried it, for any rank; nil before the first. It is shared: do not write to it.
 	Available map[string]bool
 	// Err is why this poll gave no reading; nil when it did.
 	Err error
@@ -81,10 +84,15 @@ type Observation struct {
 	Stats    Stats
 }
 
+// Parallelism is over how many devices the engine is split; 0 is unknown.
+type Parallelism struct {
+	Tensor, Pipeline, Data, DecodeContext int
+}
+
 // Stats are counters over the life of a Poller.
 type Stats struct {
 	Polls uint64
-	// Failures counts failed polls by reason.
+	// Failures counts failed polls by reason. It is shared: do not write to it.
 	Failures map[string]uint64
 	// DuplicateSamples counts samples that appeared more than once on a page.
 	DuplicateSamples uint64

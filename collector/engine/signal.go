@@ -16,7 +16,8 @@ const (
 	KVCacheUsage
 	// KVCacheTokens is the KV cache's capacity in tokens (gauge).
 	KVCacheTokens
-	// KVCacheTokensUsed is the KV cache in use in tokens, where an engine says so itself (gauge).
+	// KVCacheTokensUsed is the KV cache in use in tokens: the engine's own figure or, without
+	// one, its usage times the rank's TokenSlots (gauge).
 	KVCacheTokensUsed
 	// SequenceSlots is max_num_seqs, where a metric carries it (gauge).
 	SequenceSlots
@@ -44,9 +45,28 @@ const (
 	EstimatedWriteBytes
 	// SpeculativeDrafts counts drafts of speculative decoding; moving means several tokens a step.
 	SpeculativeDrafts
+	// PrefixCacheHitRate is hits / queries as an engine without the two counters says it, 0..1 (gauge).
+	PrefixCacheHitRate
+	// Awake is 1 while the engine holds its memory, 0 in sleep mode (gauge).
+	Awake
 
 	numSignals
 )
+
+var signalNames = [numSignals]string{
+	"requests_running", "requests_waiting", "kv_cache_usage", "kv_cache_tokens", "kv_cache_tokens_used",
+	"sequence_slots", "batched_token_limit", "preemptions", "prompt_tokens", "prompt_tokens_computed",
+	"generation_tokens", "requests_finished", "prefix_cache_queries", "prefix_cache_hits", "engine_steps",
+	"estimated_read_bytes", "estimated_write_bytes", "speculative_drafts", "prefix_cache_hit_rate", "awake",
+}
+
+// String returns the signal's name as used in labels and in Observation.Available.
+func (s Signal) String() string {
+	if s < 0 || s >= numSignals {
+		return "unknown"
+	}
+	return signalNames[s]
+}
 
 // HistogramSignal names one histogram that engines export.
 type HistogramSignal int
@@ -67,7 +87,22 @@ const (
 	numHistograms
 )
 
-// Histogram is a cumulative histogram as scraped.
+var histogramNames = [numHistograms]string{
+	"time_to_first_token", "inter_token_latency", "time_per_output_token", "e2e_latency", "queue_time",
+	"prefill_time", "decode_time", "prompt_length", "generation_length",
+}
+
+// String returns the histogram's name as used in labels and in Observation.Available.
+func (h HistogramSignal) String() string {
+	if h < 0 || h >= numHistograms {
+		return "unknown"
+	}
+	return histogramNames[h]
+}
+
+// Histogram is a cumulative histogram, corrected for resets like a counter. When the engine
+// comes back with other bounds, what it had counted before stays in Count, Sum and the +Inf bucket only.
+// It is shared between readings: do not write to it.
 type Histogram struct {
 	// Bounds are the upper bounds, ascending; the last is +Inf.
 	Bounds []float64
@@ -108,6 +143,9 @@ type Rank struct {
 	BatchedTokens Limit
 	// TokenSlots is the KV cache of this rank in tokens.
 	TokenSlots Limit
+
+	// peakRunning is the most sequences seen running since the engine started.
+	peakRunning float64
 }
 
 // Value returns a signal of the rank; NaN when the engine does not export it.

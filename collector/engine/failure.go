@@ -1,0 +1,95 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// Failure is why a poll gave no reading.
+type Failure struct {
+	// Reason is a short code, the same for the same kind of failure.
+	Reason string
+	// Message is one sentence: what, where, what to do.
+	Message string
+	// Transient failures say little alone: the last state is kept for some of them.
+	Transient bool
+	// page tells that the page itself was read, and says that there are no metrics.
+	page bool
+	err  error
+}
+
+func (f *Failure) Error() string {
+	if f.err == nil {
+		return f.Message
+	}
+	return f.Message + ": " + f.err.Error()
+}
+
+func (f *Failure) Unwrap() error { return f.err }
+
+func failure(reason, format string, args ...any) *Failure {
+	return &Failure{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// requestFailure classifies why a request got no complete answer.
+func requestFailure(url string, err error) *Failure {
+	f := &Failure{err: err}
+	var dns *net.DNSError
+	var unknownAuthority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	var certificate *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	var timeout net.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		f.Reason, f.Transient = "cancelled", true
+		f.Message = "the poll of " + url + " was cancelled"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		f.Reason, f.Transient = "timeout", true
+		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
+	case errors.As(err, &dns):
+		f.Reason = "name_not_resolved"
+		f.Message = "the host of " + url + " is unknown; check --engine.url"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		f.Reason = "connection_refused"
+		f.Message = "nothing listens at " + url + "; the engine is not up, or --engine.url is wrong"
+	case errors.As(err, &unknownAuthority), errors.As(err, &hostname), errors.As(err, &certificate),
+		errors.As(err, &record), errors.As(err, &alert), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		f.Reason = "tls"
+		f.Message = "no TLS connection to " + url + "; check the scheme and the --engine.tls flags"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		f.Reason, f.Transient = "truncated", true
+		f.Message = "the answer of " + url + " was cut off"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF):
+		f.Reason, f.Transient = "connection_reset", true
+		f.Message = url + " closed the connection without an answer"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		f.Reason, f.Transient = "timeout", true
+		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
+	default:
+		f.Reason = "connection_failed"
+		f.Message = "no answer from " + url
+	}
+	return f
+}
+
+// statusFailure says what an HTTP status other than 200 means.
+func statusFailure(url string, status int) *Failure {
+	switch status {
+	case 401, 403:
+		return failure("unauthorized", "%s answers %d; give --engine.bearer-token-file or --engine.header-file", url, status)
+	case 404:
+		return failure("http_404", "%s answers 404; the metrics page is elsewhere or switched off, check --engine.url", url)
+	default:
+		return failure(fmt.Sprintf("http_%d", status), "%s answers %d; see the engine's log", url, status)
+	}
+}

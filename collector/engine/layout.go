@@ -1,0 +1,275 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// rankKey is whose number a series carries. Engine and model are empty where
+// the page does not say.
+type rankKey struct{ model, engine, replica string }
+
+// layout holds the series of one table, sorted by rank, signal and alias.
+type layout struct {
+	table   *table
+	targets map[string][]target
+	ranks   []*rankCells
+	byKey   map[rankKey]*rankCells
+}
+
+// target is a place that a sample name feeds.
+type target struct {
+	put   func(r *rankCells) **cell
+	match []match
+	// label and timesLabel take the value from labels.
+	label, timesLabel string
+	// bucket targets have one cell per bound.
+	buckets func(r *rankCells) *buckets
+	info    bool
+}
+
+// aliasCells are the cells of one alias.
+type aliasCells struct{ value, times, plus *cell }
+
+type histogramCells struct {
+	buckets    buckets
+	sum, count *cell
+}
+
+// buckets has cells by ascending bound.
+type buckets struct {
+	bounds []float64
+	cells  []*cell
+}
+
+// rankCells are the series of one rank.
+type rankCells struct {
+	key rankKey
+	// identifies tells that a series here is more than a property of the engine.
+	identifies bool
+	rows       [][]aliasCells
+	histograms [][]histogramCells
+}
+
+// cell adds up the series that make one number.
+type cell struct{ summands []summand }
+
+// summand is series that repeat the same number; the largest counts.
+type summand struct {
+	key   string
+	parts []part
+}
+
+// part is a series, or a number taken from its labels.
+type part struct {
+	series    *series
+	labelled  bool
+	labelling float64
+}
+
+func (p part) value() float64 {
+	if p.labelled {
+		return p.labelling
+	}
+	return p.series.value
+}
+
+// value returns the cell's number on the page of a generation; false when the page has none.
+func (c *cell) value(generation uint64) (float64, bool) {
+	if c == nil {
+		return math.NaN(), false
+	}
+	sum, present := 0.0, false
+	for i := range c.summands {
+		largest, found := 0.0, false
+		for _, p := range c.summands[i].parts {
+			if p.series.generation != generation {
+				continue
+			}
+			if v := p.value(); !found {
+				largest, found = v, true
+			} else {
+				largest = math.Max(largest, v)
+			}
+		}
+		if found {
+			sum, present = sum+largest, true
+		}
+	}
+	return sum, present
+}
+
+func newLayout(t *table) *layout {
+	l := &layout{table: t, targets: make(map[string][]target), byKey: make(map[rankKey]*rankCells)}
+	for i, r := range t.rows {
+		for j, a := range r.aliases {
+			l.aim(a.name, target{
+				put:   func(c *rankCells) **cell { return &c.rows[i][j].value },
+				match: a.match, label: a.label, timesLabel: a.timesLabel, info: r.kind == info,
+			})
+			if a.times != "" {
+				l.aim(a.times, target{put: func(c *rankCells) **cell { return &c.rows[i][j].times }, info: r.kind == info})
+			}
+			if a.plus != "" {
+				l.aim(a.plus, target{put: func(c *rankCells) **cell { return &c.rows[i][j].plus }, info: r.kind == info})
+			}
+		}
+	}
+	for i, r := range t.histograms {
+		for j, a := range r.aliases {
+			l.aim(a.name+"_bucket", target{buckets: func(c *rankCells) *buckets { return &c.histograms[i][j].buckets }, match: a.match})
+			l.aim(a.name+"_sum", target{put: func(c *rankCells) **cell { return &c.histograms[i][j].sum }, match: a.match})
+			l.aim(a.name+"_count", target{put: func(c *rankCells) **cell { return &c.histograms[i][j].count }, match: a.match})
+		}
+	}
+	return l
+}
+
+func (l *layout) aim(name string, t target) { l.targets[name] = append(l.targets[name], t) }
+
+// add puts a series in its places; false when the page has more than an engine exports.
+func (l *layout) add(key string, set labels.Labels, s *series) bool {
+	for _, label := range l.table.totalLabels {
+		if set.Get(label) != "" {
+			return true
+		}
+	}
+	for _, t := range l.targets[key] {
+		if !matches(t.match, set) {
+			continue
+		}
+		p := part{series: s}
+		if t.label != "" {
+			p.labelled = true
+			p.labelling = labelNumber(set, t.label)
+			if t.timesLabel != "" {
+				p.labelling *= labelNumber(set, t.timesLabel)
+			}
+			if math.IsNaN(p.labelling) { // the label is missing or "None"
+				continue
+			}
+		}
+		var c **cell
+		r := l.rank(set)
+		if r == nil {
+			return false
+		}
+		if t.buckets != nil {
+			bound, ok := leBound(set.Get(labels.BucketLabel))
+			if !ok {
+				continue
+			}
+			b := t.buckets(r)
+			if c = b.at(bound); len(b.bounds) > maxParts {
+				return false
+			}
+		} else {
+			c = t.put(r)
+		}
+		r.identifies = r.identifies || !t.info
+		if *c == nil {
+			*c = &cell{}
+		}
+		if !(*c).add(l.summandKey(set), p) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *layout) rank(set labels.Labels) *rankCells {
+	key := rankKey{model: set.Get(l.table.modelLabel), engine: set.Get(l.table.rankLabel)}
+	for _, label := range l.table.replicaLabels {
+		if key.replica = set.Get(label); key.replica != "" {
+			break
+		}
+	}
+	if r := l.byKey[key]; r != nil {
+		return r
+	}
+	if len(l.ranks) == maxRanks {
+		return nil
+	}
+	r := &rankCells{key: key, rows: make([][]aliasCells, len(l.table.rows)), histograms: make([][]histogramCells, len(l.table.histograms))}
+	for i := range r.rows {
+		r.rows[i] = make([]aliasCells, len(l.table.rows[i].aliases))
+	}
+	for i := range r.histograms {
+		r.histograms[i] = make([]histogramCells, len(l.table.histograms[i].aliases))
+	}
+	l.byKey[key] = r
+	l.ranks = append(l.ranks, r)
+	slices.SortFunc(l.ranks, func(a, b *rankCells) int { return compareRanks(a.key, b.key) })
+	return r
+}
+
+// summandKey is every label but those that only repeat a number.
+func (l *layout) summandKey(set labels.Labels) string {
+	var b strings.Builder
+	set.Range(func(label labels.Label) {
+		if label.Name == labels.MetricName || label.Name == labels.BucketLabel || slices.Contains(l.table.duplicateLabels, label.Name) {
+			return
+		}
+		b.WriteString(strconv.Quote(label.Name))
+		b.WriteString(strconv.Quote(label.Value))
+	})
+	return b.String()
+}
+
+// add takes a part; false when the cell would grow beyond what an engine exports.
+func (c *cell) add(key string, p part) bool {
+	for i := range c.summands {
+		if c.summands[i].key == key {
+			c.summands[i].parts = append(c.summands[i].parts, p)
+			return len(c.summands[i].parts) <= maxParts
+		}
+	}
+	c.summands = append(c.summands, summand{key: key, parts: []part{p}})
+	return len(c.summands) <= maxParts
+}
+
+func (b *buckets) at(bound float64) **cell {
+	i, found := slices.BinarySearch(b.bounds, bound)
+	if !found {
+		// A copy: readings share the old one.
+		b.bounds = slices.Insert(slices.Clone(b.bounds), i, bound)
+		b.cells = slices.Insert(b.cells, i, nil)
+	}
+	return &b.cells[i]
+}
+
+func matches(need []match, set labels.Labels) bool {
+	for _, m := range need {
+		if !slices.Contains(m.values, set.Get(m.label)) {
+			return false
+		}
+	}
+	return true
+}
+
+// labelNumber reads a label as a capacity: NaN unless it is finite and above zero.
+func labelNumber(set labels.Labels, name string) float64 {
+	v, err := strconv.ParseFloat(set.Get(name), 64)
+	if err != nil || !(v > 0) || math.IsInf(v, 0) {
+		return math.NaN()
+	}
+	return v
+}
+
+// compareRanks sorts by model, replica, then rank, by number where it is one.
+func compareRanks(a, b rankKey) int {
+	if c := cmp.Or(cmp.Compare(a.model, b.model), cmp.Compare(a.replica, b.replica)); c != 0 {
+		return c
+	}
+	x, errX := strconv.Atoi(a.engine)
+	y, errY := strconv.Atoi(b.engine)
+	if errX == nil && errY == nil {
+		return cmp.Compare(x, y)
+	}
+	return cmp.Compare(a.engine, b.engine)
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+)
+
+// Bounds of what one page may hold; real engines stay far below.
+const (
+	// maxRanks is the most models and ranks.
+	maxRanks = 256
+	// maxParts is the most series in one number, and buckets in one histogram.
+	maxParts = 1024
+)
+
+// series is one series of a page; it is on the current page when its
+// generation is the pages'.
+type series struct {
+	value      float64
+	generation uint64
+	// table is the index of the table whose prefix the name has, -1 for none.
+	table  int
+	router bool
+}
+
+// pages reads metrics pages. It remembers where every series goes, so that
+// the labels of a series are parsed when it is first seen only.
+type pages struct {
+	tables     []*table
+	layouts    []*layout
+	known      map[string]*series
+	symbols    *labels.SymbolTable
+	generation uint64
+	// start is process_start_time_seconds.
+	start *series
+	// overflow is set when a page goes beyond the bounds.
+	overflow bool
+}
+
+func newPages(tables []*table) *pages {
+	p := &pages{tables: tables, symbols: labels.NewSymbolTable()}
+	p.forget()
+	return p
+}
+
+// forget drops what is remembered about series.
+func (p *pages) forget() {
+	p.known = make(map[string]*series)
+	p.layouts = p.layouts[:0]
+	for _, t := range p.tables {
+		p.layouts = append(p.layouts, newLayout(t))
+	}
+	p.start = nil
+	p.overflow = false
+}
+
+// summary is what one page holds, before any signal is read of it.
+type summary struct {
+	series, duplicates int
+	// families tells for each table whether the page has samples of its families.
+	families []bool
+	router   bool
+}
+
+// read takes one whole page. After an error nothing of it may be used.
+func (p *pages) read(body []byte, contentType string) (summary, *Failure) {
+	s := summary{families: make([]bool, len(p.tables))}
+	if f := notText(body, contentType); f != nil {
+		return s, f
+	}
+	if len(body) > 0 && body[len(body)-1] != '\n' {
+		f := failure("truncated", "the page does not end with a line end; it was cut off")
+		f.Transient = true
+		return s, f
+	}
+	// An error beside a parser is a remark on the content type only.
+	parser, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{FallbackContentType: "text/plain"})
+	if parser == nil {
+		return s, &Failure{Reason: "not_metrics", Message: "the page cannot be parsed", err: err}
+	}
+	p.generation++
+	before := len(p.known)
+	if err := p.pass(parser, &s); err != nil {
+		if len(p.known) > before {
+			p.forget()
+		}
+		return s, &Failure{Reason: "malformed", Message: "the page is not in the Prometheus text format", err: err}
+	}
+	if p.overflow {
+		p.forget()
+		return s, failure("too_many_series", "the page has more than %d ranks or %d series of one metric; it is not one engine's page", maxRanks, maxParts)
+	}
+	return s, nil
+}
+
+// trim forgets everything when most of it is no longer on the page, as after
+// a restart or with labels that come and go. The next page builds it anew.
+func (p *pages) trim(onPage int) {
+	if len(p.known) > 2*onPage+256 {
+		p.forget()
+	}
+}
+
+func (p *pages) pass(parser textparse.Parser, sum *summary) error {
+	for {
+		entry, err := parser.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if entry != textparse.EntrySeries {
+			continue
+		}
+		name, _, value := parser.Series()
+		s, ok := p.known[string(name)]
+		if !ok {
+			s = p.place(parser, name)
+			p.known[string(name)] = s
+		}
+		sum.series++
+		if s.generation == p.generation {
+			sum.duplicates++
+		}
+		s.value, s.generation = value, p.generation
+		if s.table >= 0 {
+			sum.families[s.table] = true
+			sum.router = sum.router || s.router
+		}
+	}
+}
+
+// place finds where a new series goes.
+func (p *pages) place(parser textparse.Parser, written []byte) *series {
+	s := &series{table: -1}
+	name := written
+	if i := bytes.IndexByte(written, '{'); i >= 0 {
+		name = written[:i]
+	}
+	var set labels.Labels
+	if len(name) == 0 { // the name is quoted, inside the braces
+		parser.Labels(&set)
+		name = []byte(set.Get(labels.MetricName))
+	}
+	if string(name) == "process_start_time_seconds" && len(name) == len(written) {
+		p.start = s
+	}
+	for i, t := range p.tables {
+		for _, prefix := range t.prefixes {
+			key, ok := strings.CutPrefix(string(name), prefix)
+			if !ok {
+				continue
+			}
+			parser.Labels(&set)
+			s.table = i
+			if t.routerLabel != "" && set.Get(t.routerLabel) != "" && set.Get(t.modelLabel) == "" {
+				s.router = true
+				return s
+			}
+			if !p.layouts[i].add(key, set, s) {
+				p.overflow = true
+			}
+			return s
+		}
+	}
+	return s
+}
+
+// notText refuses what cannot be a metrics page in text.
+func notText(body []byte, contentType string) *Failure {
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		media = ""
+	}
+	start := bytes.TrimLeft(body, " \t\r\n")
+	switch {
+	case media == "text/html", bytes.HasPrefix(start, []byte("<")):
+		return failure("not_metrics", "the page is HTML; --engine.url must lead to an engine, not to a web page or a login")
+	case media == "application/json", bytes.HasPrefix(start, []byte("{\n")), bytes.HasPrefix(start, []byte("[")):
+		return failure("not_metrics", "the page is JSON; give the engine's Prometheus page in --engine.url (of trtllm-serve it is /prometheus/metrics)")
+	case media == "application/vnd.google.protobuf":
+		return failure("not_metrics", "the page is in protocol buffers although text was asked for")
+	}
+	return nil
+}
+
+// leBound is the upper bound of a bucket; false when the label is no number.
+func leBound(le string) (float64, bool) {
+	v, err := strconv.ParseFloat(le, 64)
+	return v, err == nil && v == v
+}

@@ -1,0 +1,116 @@
+package engine
+
+import "math"
+
+// kind is how the value of a row is checked and corrected.
+type kind uint8
+
+const (
+	// gauge is any number from 0 on.
+	gauge kind = iota
+	// ratio is a share 0..1; anything else is rejected and counted.
+	ratio
+	// optionalRatio is a ratio whose -1 means that the engine does not measure it.
+	optionalRatio
+	// counter is cumulative and corrected for resets.
+	counter
+	// info is a property of the engine that may stand on series without model or rank label.
+	info
+)
+
+// match requires a label to have one of some values.
+type match struct {
+	label  string
+	values []string
+}
+
+// alias is one way in which an engine exports a signal.
+type alias struct {
+	// name of the sample without the table's prefix; for a histogram without its suffix.
+	name string
+	// match must hold for every entry.
+	match []match
+	// label takes the value from this label instead of the sample.
+	label string
+	// timesLabel multiplies it by another label of the same sample.
+	timesLabel string
+	// times multiplies by another sample of the same rank, which must be there.
+	times string
+	// plus adds another sample of the same rank if it is there.
+	plus string
+	// factor converts to our unit; 0 is 1.
+	factor float64
+	// source of a limit read this way; empty means metric.
+	source string
+}
+
+// row binds a signal to its aliases; the first present wins, aliases are never added up.
+type row struct {
+	signal  Signal
+	kind    kind
+	aliases []alias
+}
+
+type histogramRow struct {
+	signal  HistogramSignal
+	aliases []alias
+}
+
+// table says how one type of engine exports the signals. A further engine is
+// one more table in tables.
+type table struct {
+	engine Type
+	// prefixes of its family names; a family's name is one prefix and an alias's name.
+	prefixes []string
+	// metricsPath of the page below the base URL.
+	metricsPath string
+	rows        []row
+	histograms  []histogramRow
+	modelLabel  string
+	rankLabel   string
+	// replicaLabels tell replicas apart whose series stand on one page; the first present counts.
+	replicaLabels []string
+	// duplicateLabels tell apart series that repeat the same number: the largest
+	// of them counts. Over every other label values are summed.
+	duplicateLabels []string
+	// totalLabels have an empty value on the series that is the total over the label;
+	// series with a value there are parts of it and left out.
+	totalLabels []string
+	// routerLabel without a model label marks a request router's page.
+	routerLabel string
+	// processStart tells that process_start_time_seconds is that of the process that counts.
+	processStart bool
+	// defaultPort of the engine's server.
+	defaultPort string
+	// serverInfo reads limits from the body of /server_info.
+	serverInfo func(body []byte) (settings, error)
+	// commandLine reads limits from the arguments of the engine's process; false when it is another program.
+	commandLine func(argv []string) (settings, bool)
+	// defaults are the engine's documented limits when nobody sets them, given the most sequences ever seen running.
+	defaults func(running float64) settings
+}
+
+// tables in the order of detection.
+var tables = []*table{vllmTable(), rayTable(), sglangTable()}
+
+func (a alias) unit() float64 {
+	if a.factor == 0 {
+		return 1
+	}
+	return a.factor
+}
+
+// check returns a value that is possible for the kind, else NaN; rejected
+// tells that the page's value cannot be.
+func (k kind) check(v float64) (value float64, rejected bool) {
+	if k == optionalRatio && v == -1 {
+		return math.NaN(), false
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return math.NaN(), true
+	}
+	if (k == ratio || k == optionalRatio) && v > 1 {
+		return math.NaN(), true
+	}
+	return v, false
+}
