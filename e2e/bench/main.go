@@ -1,0 +1,81 @@
+// Command bench measures what the exporter costs while it polls an engine
+// once a second and is scraped once a second: processor time, memory and the
+// time of a scrape. It prints one table, the targets beside the figures, and
+// fails when a target is missed.
+//
+// Run it from the e2e folder: go run ./bench
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"time"
+)
+
+// Targets, from the product's design.
+const (
+	targetCPUShare  = 0.005
+	targetRSS       = 40 << 20
+	targetScrapeP99 = 5 * time.Millisecond
+)
+
+func main() {
+	duration := flag.Duration("duration", 60*time.Second, "time for which each page is measured")
+	warmUp := flag.Duration("warm-up", 10*time.Second, "time before that, not measured")
+	page := flag.String("page", filepath.Join("testdata", "vllm-0.32-loaded-queued.prom"), "metrics page of an engine")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *page, *warmUp, *duration); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, pageFile string, warmUp, duration time.Duration) error {
+	text, err := os.ReadFile(pageFile)
+	if err != nil {
+		return fmt.Errorf("reading the page: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "headroom-bench-")
+	if err != nil {
+		return fmt.Errorf("folder for the binary: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "headroom_exporter")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "..")
+	build.Stdout, build.Stderr = os.Stdout, os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("building the exporter: %w", err)
+	}
+
+	one := newPage(string(text))
+	pages := []struct {
+		name string
+		page *page
+	}{
+		{"vLLM 0.32, one rank", one},
+		{"vLLM 0.32, ranks up to 2,000 series", one.withSeries(2000)},
+	}
+	missed := false
+	fmt.Printf("%-36s %8s %10s %10s %12s %12s %14s %14s\n", "page polled each second", "series", "CPU share", "RSS", "scrape p50", "scrape p99", "bytes/poll", "bytes/scrape")
+	for _, p := range pages {
+		m, err := measure(ctx, binary, p.page, warmUp, duration)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		fmt.Printf("%-36s %8d %9.2f%% %6.1f MiB %12s %12s %14.0f %14.0f\n", p.name, p.page.series, 100*m.cpuShare,
+			float64(m.rss)/(1<<20), m.scrape(0.50).Round(10*time.Microsecond), m.scrape(0.99).Round(10*time.Microsecond), m.bytesPerPoll, m.bytesPerScrape)
+		missed = missed || m.cpuShare > targetCPUShare || m.rss > targetRSS || m.scrape(0.99) > targetScrapeP99
+	}
+	fmt.Printf("%-36s %8s %9.2f%% %6.1f MiB %12s %12s\n", "target", "", 100*targetCPUShare, float64(targetRSS)/(1<<20), "", targetScrapeP99)
+	if missed {
+		return fmt.Errorf("a target is missed")
+	}
+	return nil
+}
