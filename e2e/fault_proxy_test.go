@@ -44,18 +44,15 @@ func newFaultProxy(t *testing.T, engineURL string) *faultProxy {
 	return p
 }
 
-// breakMetrics answers the metrics page with a fault; health and the rest
-// stay well. nil mends it.
-func (p *faultProxy) breakMetrics(f fault) { p.set(f, false) }
-
-// breakAll answers every page with a fault.
-func (p *faultProxy) breakAll(f fault) { p.set(f, true) }
-
-func (p *faultProxy) set(f fault, all bool) {
+// answerWith answers the metrics page with a fault, or every page, the health
+// check included; a nil fault mends it.
+func (p *faultProxy) answerWith(f fault, everywhere bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.broken, p.brokenAll = f, all
+	p.broken, p.brokenAll = f, everywhere
 }
+
+func (p *faultProxy) mend() { p.answerWith(nil, false) }
 
 func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.requests.Add(1)

@@ -93,7 +93,7 @@ func TestFaultyPages(t *testing.T) {
 			s := serve(t, proxy.server.URL, "--engine.interval=500ms")
 			s.waitFor(startLimit, "headroom of a live engine", knowsHeadroom)
 
-			proxy.set(test.fault, test.all)
+			proxy.answerWith(test.fault, test.all)
 			h := s.waitForState(startLimit+15*time.Second, test.states...)
 			if reasons := reasonsOf(h); !slices.ContainsFunc(test.reasons, func(want string) bool { return strings.Contains(reasons, want) }) {
 				t.Errorf("reasons are %q, want one of %q", reasons, test.reasons)
@@ -101,7 +101,7 @@ func TestFaultyPages(t *testing.T) {
 			if err := publishesNoHeadroom(s.url); err != nil {
 				t.Error(err)
 			}
-			proxy.set(nil, false)
+			proxy.mend()
 			s.mustRecover()
 			if n := proxy.overlaps.Load(); n > 0 {
 				t.Errorf("%d of %d requests came while another was in flight", n, proxy.requests.Load())
@@ -144,7 +144,7 @@ func TestOddPagesAreRead(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			proxy := newFaultProxy(t, engine.url)
-			proxy.breakMetrics(test.fault)
+			proxy.answerWith(test.fault, false)
 			s := serve(t, proxy.server.URL, "--engine.interval=1s")
 			s.waitFor(startLimit, "headroom", knowsHeadroom)
 			eventually(t, startLimit, "metrics", func() error {

@@ -87,7 +87,7 @@ func eightSequences(t *testing.T, report *report) {
 	record("not started", h)
 	v := startVLLM(t, address, flags...)
 	v.waitReady(t)
-	h = s.mustRecover()
+	s.mustRecover()
 	h = s.waitForState(vllmLimit, "idle")
 	record("idle", h)
 	r := onlyReplica(t, h)
@@ -109,7 +109,7 @@ func eightSequences(t *testing.T, report *report) {
 	wantRatio(t, "sequence slots", r.LoadRatio["sequence_slots"], 0.5, 0.5)
 	wantZone(t, r, "stable")
 	// Rates need some seconds of it.
-	h = s.waitFor(vllmLimit, "a generation rate", func(h *headroom) error {
+	s.waitFor(vllmLimit, "a generation rate", func(h *headroom) error {
 		if rate := h.Replicas[0].Rates["generation_tokens_per_second"]; rate == nil || *rate <= 0 {
 			return fmt.Errorf("generation rate is %v", value(rate))
 		}
@@ -145,7 +145,7 @@ func eightSequences(t *testing.T, report *report) {
 	}
 	v = startVLLM(t, address, flags...)
 	v.waitReady(t)
-	h = s.mustRecover()
+	s.mustRecover()
 	h = s.waitForState(vllmLimit, "idle")
 	record("engine back", h)
 	r = onlyReplica(t, h)
