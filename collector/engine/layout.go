@@ -16,19 +16,18 @@ type rankKey struct{ model, engine, replica string }
 
 // layout holds the series of one table, sorted by rank, signal and alias.
 type layout struct {
-	table   *table
-	targets map[string][]target
-	ranks   []*rankCells
-	byKey   map[rankKey]*rankCells
+	table     *table
+	replicaID string
+	targets   map[string][]target
+	ranks     []*rankCells
+	byKey     map[rankKey]*rankCells
 }
 
 // target is a place that a sample name feeds.
 type target struct {
-	put   func(r *rankCells) **cell
-	match []match
-	// label and timesLabel take the value from labels.
-	label, timesLabel string
-	// bucket targets have one cell per bound.
+	alias alias
+	// put is the place of a plain number, buckets that of a histogram's buckets.
+	put     func(r *rankCells) **cell
 	buckets func(r *rankCells) *buckets
 	info    bool
 }
@@ -57,7 +56,11 @@ type rankCells struct {
 }
 
 // cell adds up the series that make one number.
-type cell struct{ summands []summand }
+type cell struct {
+	summands []summand
+	// newest takes the label of the series with the largest value instead.
+	newest bool
+}
 
 // summand is series that repeat the same number; the largest counts.
 type summand struct {
@@ -84,6 +87,9 @@ func (c *cell) value(generation uint64) (float64, bool) {
 	if c == nil {
 		return math.NaN(), false
 	}
+	if c.newest {
+		return c.latest(generation)
+	}
 	sum, present := 0.0, false
 	for i := range c.summands {
 		largest, found := 0.0, false
@@ -104,14 +110,23 @@ func (c *cell) value(generation uint64) (float64, bool) {
 	return sum, present
 }
 
-func newLayout(t *table) *layout {
-	l := &layout{table: t, targets: make(map[string][]target), byKey: make(map[rankKey]*rankCells)}
+func (c *cell) latest(generation uint64) (value float64, present bool) {
+	at := math.Inf(-1)
+	for i := range c.summands {
+		for _, p := range c.summands[i].parts {
+			if s := p.series; s.generation == generation && s.value > at {
+				at, value, present = s.value, p.labelling, true
+			}
+		}
+	}
+	return value, present
+}
+
+func newLayout(t *table, replicaID string) *layout {
+	l := &layout{table: t, replicaID: replicaID, targets: make(map[string][]target), byKey: make(map[rankKey]*rankCells)}
 	for i, r := range t.rows {
 		for j, a := range r.aliases {
-			l.aim(a.name, target{
-				put:   func(c *rankCells) **cell { return &c.rows[i][j].value },
-				match: a.match, label: a.label, timesLabel: a.timesLabel, info: r.kind == info,
-			})
+			l.aim(a.name, target{alias: a, put: func(c *rankCells) **cell { return &c.rows[i][j].value }, info: r.kind == info})
 			if a.times != "" {
 				l.aim(a.times, target{put: func(c *rankCells) **cell { return &c.rows[i][j].times }, info: r.kind == info})
 			}
@@ -122,9 +137,9 @@ func newLayout(t *table) *layout {
 	}
 	for i, r := range t.histograms {
 		for j, a := range r.aliases {
-			l.aim(a.name+"_bucket", target{buckets: func(c *rankCells) *buckets { return &c.histograms[i][j].buckets }, match: a.match})
-			l.aim(a.name+"_sum", target{put: func(c *rankCells) **cell { return &c.histograms[i][j].sum }, match: a.match})
-			l.aim(a.name+"_count", target{put: func(c *rankCells) **cell { return &c.histograms[i][j].count }, match: a.match})
+			l.aim(a.name+"_bucket", target{alias: a, buckets: func(c *rankCells) *buckets { return &c.histograms[i][j].buckets }})
+			l.aim(a.name+"_sum", target{alias: a, put: func(c *rankCells) **cell { return &c.histograms[i][j].sum }})
+			l.aim(a.name+"_count", target{alias: a, put: func(c *rankCells) **cell { return &c.histograms[i][j].count }})
 		}
 	}
 	return l
@@ -139,17 +154,16 @@ func (l *layout) add(key string, set labels.Labels, s *series) bool {
 			return true
 		}
 	}
+	if l.replicaID != "" && len(l.table.replicaLabels) > 0 && l.replica(set) != l.replicaID {
+		return true
+	}
 	for _, t := range l.targets[key] {
-		if !matches(t.match, set) {
+		if !matches(t.alias.match, set) {
 			continue
 		}
 		p := part{series: s}
-		if t.label != "" {
-			p.labelled = true
-			p.labelling = labelNumber(set, t.label)
-			if t.timesLabel != "" {
-				p.labelling *= labelNumber(set, t.timesLabel)
-			}
+		if t.alias.label != "" {
+			p.labelled, p.labelling = true, t.alias.fromLabels(set)
 			if math.IsNaN(p.labelling) { // the label is missing or "None"
 				continue
 			}
@@ -173,22 +187,31 @@ func (l *layout) add(key string, set labels.Labels, s *series) bool {
 		}
 		r.identifies = r.identifies || !t.info
 		if *c == nil {
-			*c = &cell{}
+			*c = &cell{newest: t.alias.newest}
 		}
-		if !(*c).add(l.summandKey(set), p) {
+		summand := ""
+		if !t.info { // a property stands on every series again, it is no sum
+			summand = l.summandKey(set)
+		}
+		if !(*c).add(summand, p) {
 			return false
 		}
 	}
 	return true
 }
 
-func (l *layout) rank(set labels.Labels) *rankCells {
-	key := rankKey{model: set.Get(l.table.modelLabel), engine: set.Get(l.table.rankLabel)}
+// replica is the identity of the replica that a series is of; empty where the page has one only.
+func (l *layout) replica(set labels.Labels) string {
 	for _, label := range l.table.replicaLabels {
-		if key.replica = set.Get(label); key.replica != "" {
-			break
+		if id := set.Get(label); id != "" {
+			return id
 		}
 	}
+	return ""
+}
+
+func (l *layout) rank(set labels.Labels) *rankCells {
+	key := rankKey{model: set.Get(l.table.modelLabel), engine: set.Get(l.table.rankLabel), replica: l.replica(set)}
 	if r := l.byKey[key]; r != nil {
 		return r
 	}
@@ -226,7 +249,7 @@ func (c *cell) add(key string, p part) bool {
 	for i := range c.summands {
 		if c.summands[i].key == key {
 			c.summands[i].parts = append(c.summands[i].parts, p)
-			return len(c.summands[i].parts) <= maxParts
+			return c.newest || len(c.summands[i].parts) <= maxParts
 		}
 	}
 	c.summands = append(c.summands, summand{key: key, parts: []part{p}})
@@ -250,6 +273,22 @@ func matches(need []match, set labels.Labels) bool {
 		}
 	}
 	return true
+}
+
+// fromLabels is the number that an alias reads from labels, NaN when it is not there.
+func (a alias) fromLabels(set labels.Labels) float64 {
+	if a.list {
+		if !set.Has(a.label) {
+			// An empty list is an empty label, and that is no label: the series alone says 0.
+			return 0
+		}
+		return float64(strings.Count(set.Get(a.label), ",") + 1)
+	}
+	v := labelNumber(set, a.label)
+	if a.timesLabel != "" {
+		v *= labelNumber(set, a.timesLabel)
+	}
+	return v
 }
 
 // labelNumber reads a label as a capacity: NaN unless it is finite and above zero.

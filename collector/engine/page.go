@@ -33,7 +33,9 @@ type series struct {
 // pages reads metrics pages. It remembers where every series goes, so that
 // the labels of a series are parsed when it is first seen only.
 type pages struct {
-	tables     []*table
+	tables []*table
+	// replicaID keeps one replica's series only; empty keeps all.
+	replicaID  string
 	layouts    []*layout
 	known      map[string]*series
 	symbols    *labels.SymbolTable
@@ -44,8 +46,8 @@ type pages struct {
 	overflow bool
 }
 
-func newPages(tables []*table) *pages {
-	p := &pages{tables: tables, symbols: labels.NewSymbolTable()}
+func newPages(tables []*table, replicaID string) *pages {
+	p := &pages{tables: tables, replicaID: replicaID, symbols: labels.NewSymbolTable()}
 	p.forget()
 	return p
 }
@@ -55,7 +57,7 @@ func (p *pages) forget() {
 	p.known = make(map[string]*series)
 	p.layouts = p.layouts[:0]
 	for _, t := range p.tables {
-		p.layouts = append(p.layouts, newLayout(t))
+		p.layouts = append(p.layouts, newLayout(t, p.replicaID))
 	}
 	p.start = nil
 	p.overflow = false

@@ -25,6 +25,8 @@ type Poller struct {
 	table *table
 	last  Observation
 	stats Stats
+	// carried is what last.Available says by name.
+	carried signalSet
 	// timeouts in a row; skipped tells that the last poll sent nothing because of them.
 	timeouts int
 	skipped  bool
@@ -52,7 +54,7 @@ func newPoller(c Config, log *slog.Logger, tables []*table) (*Poller, error) {
 		return nil, err
 	}
 	p.client = client
-	p.normaliser = newNormaliser(p.tables)
+	p.normaliser = newNormaliser(p.tables, c.ReplicaID)
 	return p, nil
 }
 
@@ -111,7 +113,7 @@ func (p *Poller) take(body []byte, contentType string, at time.Time) *Failure {
 		return p.nothing(sum)
 	}
 	resets := n.resets
-	ranks, available := n.ranks(index, at)
+	ranks, carried := n.ranks(index, at)
 	p.stats.CounterResets, p.stats.RejectedSamples = n.resets, n.rejected
 	if len(ranks) == 0 {
 		if sum.router {
@@ -124,13 +126,13 @@ func (p *Poller) take(body []byte, contentType string, at time.Time) *Failure {
 		p.table = t
 		p.discovery.again()
 	}
-	if n.resets > resets || p.machine.state == StateDown {
+	if n.resets > resets || p.machine.state == StateDown || p.machine.state == StateLoading {
 		p.discovery.again()
 	}
 	p.last.Type = p.table.engine
 	p.last.Reading = &Reading{At: at, Ranks: ranks, Series: sum.series}
-	if !maps.Equal(available, p.last.Available) {
-		p.last.Available = available
+	if p.last.Available == nil || carried != p.carried {
+		p.carried, p.last.Available = carried, carried.names()
 	}
 	p.machine.read(engineState(ranks))
 	return nil
@@ -258,6 +260,9 @@ func (p *Poller) repeat(err error) Observation {
 func (p *Poller) publish(at time.Time) Observation {
 	p.last.At = at
 	p.last.State, p.last.Reason = p.machine.state, p.machine.reason
+	if p.last.State == "" { // cancelled before anything was known
+		p.last.State, p.last.Reason = StateDown, "cancelled"
+	}
 	p.last.Stats = p.stats
 	return p.last
 }

@@ -30,9 +30,9 @@ type normaliser struct {
 	resets   uint64
 }
 
-func newNormaliser(tables []*table) *normaliser {
+func newNormaliser(tables []*table, replicaID string) *normaliser {
 	return &normaliser{
-		pages:    newPages(tables),
+		pages:    newPages(tables, replicaID),
 		trackers: make(map[rankKey]*tracker),
 		start:    math.NaN(),
 	}
@@ -41,7 +41,9 @@ func newNormaliser(tables []*table) *normaliser {
 // rankSource is where the numbers of a rank come from: its own series, then
 // those of series that do not say their rank.
 type rankSource struct {
-	own *rankCells
+	// name of the rank as it is published.
+	name string
+	own  *rankCells
 	// shared are series of the same model without a rank, when it has one rank only.
 	shared *rankCells
 	// properties are series without a model, or without a rank; nearest first.
@@ -49,26 +51,31 @@ type rankSource struct {
 	tracker    *tracker
 }
 
-// ranks returns the ranks of a table on the page just read, and which
-// signals the page carries. Restarted tells that the engine's process is another one.
-func (n *normaliser) ranks(index int, at time.Time) (ranks []Rank, available map[string]bool) {
+// signalSet tells for each signal, then for each histogram, whether a page carries it.
+type signalSet [int(numSignals) + int(numHistograms)]bool
+
+func (c *signalSet) names() map[string]bool {
+	names := make(map[string]bool, len(c))
+	for i := range numSignals {
+		names[i.String()] = c[i]
+	}
+	for i := range numHistograms {
+		names[i.String()] = c[int(numSignals)+int(i)]
+	}
+	return names
+}
+
+// ranks returns the ranks of a table on the page just read, and which signals the page carries.
+func (n *normaliser) ranks(index int, at time.Time) (ranks []Rank, carried signalSet) {
 	l, generation := n.pages.layouts[index], n.pages.generation
 	restarted := n.restarted(l.table)
 	sources := n.sources(l, generation)
 	ranks = make([]Rank, len(sources))
-	carried := make([]bool, int(numSignals)+int(numHistograms))
 	for i := range sources {
-		n.fill(&ranks[i], &sources[i], l.table, at, restarted, carried)
+		n.fill(&ranks[i], &sources[i], l.table, at, restarted, &carried)
 	}
 	n.forgetTrackers(sources)
-	available = make(map[string]bool, len(carried))
-	for i := range numSignals {
-		available[i.String()] = carried[i]
-	}
-	for i := range numHistograms {
-		available[i.String()] = carried[int(numSignals)+int(i)]
-	}
-	return ranks, available
+	return ranks, carried
 }
 
 // restarted tells whether the process start time changed since the last page.
@@ -106,7 +113,6 @@ func (r *rankCells) onPage(generation uint64) bool {
 // only one, and with several nobody can tell whose they are.
 func (n *normaliser) sources(l *layout, generation uint64) []rankSource {
 	var present, properties []*rankCells
-	labelled := make(map[string]int)
 	for _, r := range l.ranks {
 		if !r.onPage(generation) {
 			continue
@@ -116,32 +122,54 @@ func (n *normaliser) sources(l *layout, generation uint64) []rankSource {
 		}
 		if r.identifies {
 			present = append(present, r)
-			if r.key.engine != "" {
-				labelled[r.key.model+"\x00"+r.key.replica]++
-			}
 		}
 	}
-	var out []rankSource
+	// The most specific first: with a rank before without.
+	slices.SortStableFunc(properties, func(a, b *rankCells) int { return specific(b.key) - specific(a.key) })
+	out := make([]rankSource, 0, len(present))
 	for _, r := range present {
-		if r.key.engine == "" && labelled[r.key.model+"\x00"+r.key.replica] > 0 {
+		labelled, replicas := siblings(present, r.key)
+		if r.key.engine == "" && labelled > 0 {
 			continue
 		}
-		s := rankSource{own: r, tracker: n.tracker(r.key)}
-		if labelled[r.key.model+"\x00"+r.key.replica] == 1 {
+		s := rankSource{own: r, tracker: n.tracker(r.key), name: r.key.engine}
+		if s.name == "" {
+			s.name = "0"
+		}
+		if replicas {
+			s.name = r.key.replica + "/" + s.name
+		}
+		if labelled == 1 {
 			s.shared = l.byKey[rankKey{model: r.key.model, replica: r.key.replica}]
 		}
 		for _, p := range properties {
-			if p != r && (p.key.model == "" || p.key.model == r.key.model) && (p.key.engine == "" || p.key.engine == r.key.engine) &&
-				(p.key.replica == "" || p.key.replica == r.key.replica) {
+			if p != r && within(p.key.model, r.key.model) && within(p.key.engine, r.key.engine) && within(p.key.replica, r.key.replica) {
 				s.properties = append(s.properties, p)
 			}
 		}
-		// The most specific first: with a rank before without.
-		slices.SortStableFunc(s.properties, func(a, b *rankCells) int { return specific(b.key) - specific(a.key) })
 		out = append(out, s)
 	}
 	return out
 }
+
+// siblings counts the labelled ranks of a rank's model and replica, and tells
+// whether the model has other replicas on the page.
+func siblings(present []*rankCells, key rankKey) (labelled int, replicas bool) {
+	for _, r := range present {
+		if r.key.model != key.model {
+			continue
+		}
+		if r.key.replica != key.replica {
+			replicas = true
+		} else if r.key.engine != "" {
+			labelled++
+		}
+	}
+	return labelled, replicas
+}
+
+// within tells whether a property with this label, empty for any, holds for a rank.
+func within(property, rank string) bool { return property == "" || property == rank }
 
 func specific(k rankKey) int {
 	n := 0
@@ -175,11 +203,8 @@ func (n *normaliser) forgetTrackers(now []rankSource) {
 }
 
 // fill reads one rank.
-func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restarted bool, carried []bool) {
-	r.ModelName, r.Engine = s.own.key.model, s.own.key.engine
-	if r.Engine == "" {
-		r.Engine = "0"
-	}
+func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restarted bool, carried *signalSet) {
+	r.ModelName, r.Engine = s.own.key.model, s.name
 	for i := range r.values {
 		r.values[i] = math.NaN()
 	}
@@ -203,12 +228,15 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 		if !ok {
 			continue
 		}
-		carried[row.signal] = true
 		value, rejected := row.kind.check(value)
 		if rejected {
 			n.rejected++
 		}
-		if row.kind == counter && !math.IsNaN(value) {
+		if math.IsNaN(value) {
+			continue
+		}
+		carried[row.signal] = true
+		if row.kind.cumulative() {
 			var v verdict
 			var m bool
 			value, v, m = tr.counters[row.signal].update(value, restarted)

@@ -16,7 +16,7 @@ func rayTable() *table {
 	t.defaultPort = ""
 	t.serverInfo, t.commandLine, t.defaults = nil, nil, nil
 	for i := range t.rows {
-		if t.rows[i].kind != counter {
+		if !t.rows[i].kind.cumulative() {
 			continue
 		}
 		for _, a := range t.rows[i].aliases {

@@ -19,24 +19,31 @@ func sglangTable() *table {
 			}},
 			{KVCacheTokensUsed, gauge, []alias{{name: "kv_used_tokens"}, {name: "num_used_tokens"}}},
 			{Preemptions, counter, []alias{{name: "num_retracted_requests_total"}}},
-			{PromptTokens, counter, []alias{{name: "prompt_tokens_total"}}},
-			{PromptTokensComputed, counter, []alias{{name: "realtime_tokens_total", match: mode("prefill_compute")}}},
-			// generation_tokens_total jumps when a request ends; the other moves with every step.
+			// The plain token counters jump when a request ends; realtime ones move with the work.
+			{PromptTokens, counter, []alias{
+				{name: "realtime_tokens_total", match: mode("prefill_compute", "prefill_cache")}, {name: "prompt_tokens_total"},
+			}},
+			{PromptTokensComputed, counter, []alias{
+				{name: "realtime_tokens_total", match: mode("prefill_compute")},
+				{name: "prefill_effective_tokens_total", match: mode("input")},
+			}},
 			{GenerationTokens, counter, []alias{
 				{name: "realtime_tokens_total", match: mode("decode")}, {name: "generation_tokens_total"},
 			}},
 			{RequestsFinished, counter, []alias{{name: "num_requests_total"}, {name: "e2e_request_latency_seconds_count"}}},
 			{PrefixCacheQueries, counter, []alias{
-				{name: "prefill_effective_tokens_total", match: mode("input")}, {name: "prompt_tokens_total"},
+				// The modes are disjoint: input is what had to be computed.
+				{name: "prefill_effective_tokens_total", match: mode("input", "device_hit", "host_hit", "storage_hit")},
+				{name: "prompt_tokens_total"},
 			}},
 			{PrefixCacheHits, counter, []alias{
 				{name: "prefill_effective_tokens_total", match: mode("device_hit", "host_hit", "storage_hit")},
 				{name: "cached_tokens_total"},
 			}},
-			{PrefixCacheHitRate, optionalRatio, []alias{{name: "cache_hit_rate"}}},
+			// The gauge cache_hit_rate is left out: it falls to 0 between prefills.
 			{EngineSteps, counter, []alias{{name: "cuda_graph_passes_total"}}},
-			{EstimatedReadBytes, counter, []alias{{name: "estimated_read_bytes_per_gpu_total"}}},
-			{EstimatedWriteBytes, counter, []alias{{name: "estimated_write_bytes_per_gpu_total"}}},
+			{EstimatedReadBytes, estimate, []alias{{name: "estimated_read_bytes_per_gpu_total"}}},
+			{EstimatedWriteBytes, estimate, []alias{{name: "estimated_write_bytes_per_gpu_total"}}},
 		},
 		histograms: []histogramRow{
 			{TimeToFirstToken, []alias{{name: "time_to_first_token_seconds"}}},
@@ -44,6 +51,9 @@ func sglangTable() *table {
 			{InterTokenLatency, []alias{{name: "inter_token_latency_seconds"}, {name: "time_per_output_token_seconds"}}},
 			{E2ELatency, []alias{{name: "e2e_request_latency_seconds"}}},
 			{QueueTime, []alias{{name: "queue_time_seconds"}}},
+			{PrefillTime, []alias{
+				{name: "per_stage_req_latency_seconds", match: []match{{"stage", []string{"prefill_forward"}}}},
+			}},
 			{PromptLength, []alias{{name: "prompt_tokens_histogram"}}},
 			{GenerationLength, []alias{{name: "generation_tokens_histogram"}}},
 		},

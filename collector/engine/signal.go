@@ -49,6 +49,10 @@ const (
 	PrefixCacheHitRate
 	// Awake is 1 while the engine holds its memory, 0 in sleep mode (gauge).
 	Awake
+	// LoRAAdapters is how many distinct LoRA adapters run now (gauge).
+	LoRAAdapters
+	// LoRASlots is how many distinct LoRA adapters may run at once (gauge).
+	LoRASlots
 
 	numSignals
 )
@@ -58,6 +62,7 @@ var signalNames = [numSignals]string{
 	"sequence_slots", "batched_token_limit", "preemptions", "prompt_tokens", "prompt_tokens_computed",
 	"generation_tokens", "requests_finished", "prefix_cache_queries", "prefix_cache_hits", "engine_steps",
 	"estimated_read_bytes", "estimated_write_bytes", "speculative_drafts", "prefix_cache_hit_rate", "awake",
+	"lora_adapters", "lora_slots",
 }
 
 // String returns the signal's name as used in labels and in Observation.Available.

@@ -14,6 +14,8 @@ const (
 	optionalRatio
 	// counter is cumulative and corrected for resets.
 	counter
+	// estimate is a counter that stands at 0 while the engine does not make the estimate.
+	estimate
 	// info is a property of the engine that may stand on series without model or rank label.
 	info
 )
@@ -32,6 +34,10 @@ type alias struct {
 	match []match
 	// label takes the value from this label instead of the sample.
 	label string
+	// list counts the label's comma-separated entries instead of reading it as a number.
+	list bool
+	// newest takes the series with the largest value, a time, and its label.
+	newest bool
 	// timesLabel multiplies it by another label of the same sample.
 	timesLabel string
 	// times multiplies by another sample of the same rank, which must be there.
@@ -100,10 +106,13 @@ func (a alias) unit() float64 {
 	return a.factor
 }
 
+// cumulative tells that values of the kind are corrected for resets.
+func (k kind) cumulative() bool { return k == counter || k == estimate }
+
 // check returns a value that is possible for the kind, else NaN; rejected
 // tells that the page's value cannot be.
 func (k kind) check(v float64) (value float64, rejected bool) {
-	if k == optionalRatio && v == -1 {
+	if k == optionalRatio && v == -1 || k == estimate && v == 0 {
 		return math.NaN(), false
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {

@@ -23,16 +23,19 @@ func vllmRows() []row {
 		{PrefixCacheHitRate, optionalRatio, []alias{{name: "gpu_prefix_cache_hit_rate"}}},
 		// A histogram in spite of its name: one observation per step.
 		{EngineSteps, counter, []alias{{name: "iteration_tokens_total_count"}}},
-		{EstimatedReadBytes, counter, []alias{
+		{EstimatedReadBytes, estimate, []alias{
 			{name: "estimated_read_bytes_per_gpu_total"}, {name: "estimated_read_bytes_per_gpu_total_total"},
 		}},
-		{EstimatedWriteBytes, counter, []alias{
+		{EstimatedWriteBytes, estimate, []alias{
 			{name: "estimated_write_bytes_per_gpu_total"}, {name: "estimated_write_bytes_per_gpu_total_total"},
 		}},
 		{SpeculativeDrafts, counter, []alias{{name: "spec_decode_num_drafts_total"}}},
 		{Awake, info, []alias{
 			{name: "engine_sleep_state", match: []match{{"sleep_state", []string{"awake"}}}},
 		}},
+		// One series per combination of adapters, for ever; its value is when it held last.
+		{LoRAAdapters, info, []alias{{name: "lora_requests_info", label: "running_lora_adapters", list: true, newest: true}}},
+		{LoRASlots, info, []alias{{name: "lora_requests_info", label: "max_lora", newest: true}}},
 	}
 }
 
