@@ -65,7 +65,7 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("engine.max-num-seqs", "Sequence slots of each rank of the engine (its --max-num-seqs); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumSeqs)
 	c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumBatchedTokens)
 	c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0").IntVar(&f.engine.KVTokens)
-	c.Flag("engine.proc-path", "proc file system in which to look for the engine's command line, when its process namespace is shared; empty not to look.").Default("/proc").StringVar(&f.engine.ProcPath)
+	c.Flag("engine.proc-path", "proc file system in which to look for the engine's command line, when its process namespace is shared.").Default("/proc").StringVar(&f.engine.ProcPath)
 	c.Flag("slo.ttft", "Time to first token that the service promises; the queue may use what prefill leaves of it.").Default("2.5s").DurationVar(&f.ttftSLO)
 	c.Flag("model.weight-bytes", "Bytes of weights that one step reads, over all GPUs, for the memory bandwidth model; e.g. 15GiB.").Default("0").SetValue(&f.weightBytes)
 	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
