@@ -14,6 +14,8 @@ import (
 	"headroom_exporter/sidecar"
 )
 
+//go:generate go test -count=1 . -update
+
 // view is what the metric families are read off.
 type view struct {
 	// snapshot is nil before the first reading.

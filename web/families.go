@@ -228,7 +228,7 @@ var groups = []group{
 				noLabels, ofSnapshot(func(s *sidecar.Snapshot, v view, add add) { add(s.Engine.PollDuration.Seconds()) })},
 			{"headroom_exporter_engine_duplicate_samples_total", counter, "Samples that appeared more than once on one page.",
 				noLabels, stat(func(st *engine.Stats) uint64 { return st.DuplicateSamples })},
-			{"headroom_exporter_engine_counter_resets_total", counter, "Resets of the engine's counters, one per rank and restart.",
+			{"headroom_exporter_engine_resets_total", counter, "Restarts of the engine's counters at 0, one per rank and restart of the engine.",
 				noLabels, stat(func(st *engine.Stats) uint64 { return st.CounterResets })},
 			{"headroom_exporter_engine_rejected_samples_total", counter, "Values of the engine that cannot be, such as a usage above 1.",
 				noLabels, stat(func(st *engine.Stats) uint64 { return st.RejectedSamples })},

@@ -5,6 +5,7 @@ const dash = "–";
 const known = (v) => v !== null && v !== undefined;
 const group = (v) => Math.round(v).toLocaleString("en-US").replace(/^-0$/, "0");
 const quantity = (v) => !known(v) ? dash : Math.abs(v) < 99.95 ? v.toFixed(1) : group(v);
+const rate = (v) => !known(v) ? dash : `${quantity(v)} /s`;
 const count = (v) => !known(v) ? dash : group(v);
 const percent = (v) => !known(v) ? dash : `${(v * 100).toFixed(0)} %`;
 const ratio = (v) => !known(v) ? "unknown" : v.toFixed(2);
@@ -37,7 +38,7 @@ const zones = {
 };
 const limitSources = {
   flag: "set by a flag", metric: "as the engine exports it", blocks: "KV blocks × block size", server_info: "from the engine's /server_info",
-  cmdline: "from the engine's command line", default: "assumed: the engine's documented default",
+  cmdline: "from the engine's command line", default: "assumed default",
 };
 const bandwidthSources = { gpm: "measured on the GPU", engine: "the engine's own estimate", model: "this exporter's step model" };
 

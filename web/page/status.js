@@ -1,31 +1,33 @@
 // The page: asks for the snapshot each second and draws it.
 
-const refresh = 1000, patience = 4000;
+const refresh = 1000, patience = 4000, usualWatermark = 0.8;
 const view = { chosen: null, answer: null, lostSince: null, spoken: "", scale: 1.25, ticks: 0 };
 
 const nameOf = (r) => `${r.model_name}\u0000${r.engine}`;
 
-const drawLoad = chart(byId("chart-load"), {
-  title: "Load ratio", format: (v) => v.toFixed(2), bottomTop: 1.25, banded: true,
-  lines: [
-    { label: "largest", style: "ink", read: (c) => c.load_ratio },
-    { label: "sequence slots", style: "a", thin: true, read: (c) => c.load_ratios.sequence_slots },
-    { label: "token slots", style: "b", thin: true, read: (c) => c.load_ratios.token_slots },
-    { label: "curve", style: "c", thin: true, read: (c) => c.load_ratios.curve },
-  ],
-});
-const drawRequests = chart(byId("chart-requests"), {
-  title: "Requests", format: quantity, bottomTop: 4,
-  lines: [{ label: "running", style: "a", read: (c) => c.requests_running }, { label: "waiting", style: "b", read: (c) => c.requests_waiting }],
-});
-const drawTokens = chart(byId("chart-tokens"), {
-  title: "Tokens per second", format: count, bottomTop: 10,
-  lines: [{ label: "generated", style: "a", read: (c) => c.generation_tokens_per_second }, { label: "prompt, computed", style: "b", read: (c) => c.computed_prompt_tokens_per_second }],
-});
-const drawLatency = chart(byId("chart-latency"), {
-  title: "Latency", format: duration,
-  lines: [{ label: "first token", style: "a", read: (c) => c.time_to_first_token_seconds }, { label: "between tokens", style: "b", read: (c) => c.inter_token_latency_seconds }],
-});
+const charts = [
+  chart(byId("chart-load"), {
+    title: "Load ratio", format: (v) => v.toFixed(2), bottomTop: 1.25, banded: true,
+    lines: [
+      { label: "largest", style: "ink", read: (c) => c.load_ratio },
+      { label: "sequence slots", style: "a", thin: true, read: (c) => c.load_ratios.sequence_slots },
+      { label: "token slots", style: "b", thin: true, read: (c) => c.load_ratios.token_slots },
+      { label: "curve", style: "c", thin: true, read: (c) => c.load_ratios.curve },
+    ],
+  }),
+  chart(byId("chart-requests"), {
+    title: "Requests", format: (v) => Number.isInteger(v) ? count(v) : quantity(v), bottomTop: 4,
+    lines: [{ label: "running", style: "a", read: (c) => c.requests_running }, { label: "waiting", style: "b", read: (c) => c.requests_waiting }],
+  }),
+  chart(byId("chart-tokens"), {
+    title: "Tokens per second", format: count, bottomTop: 10,
+    lines: [{ label: "generated", style: "a", read: (c) => c.generation_tokens_per_second }, { label: "prompt, computed", style: "b", read: (c) => c.computed_prompt_tokens_per_second }],
+  }),
+  chart(byId("chart-latency"), {
+    title: "Latency", format: duration,
+    lines: [{ label: "first token", style: "a", read: (c) => c.time_to_first_token_seconds }, { label: "between tokens", style: "b", read: (c) => c.inter_token_latency_seconds }],
+  }),
+];
 
 function drawLink(kind, text) {
   byId("link").dataset.link = kind;
@@ -51,7 +53,8 @@ function drawRanks(replicas, chosen) {
     button.onclick = () => { view.chosen = nameOf(r); view.ticks = 0; draw(); };
     say(button.children[0], models > 1 ? `${r.model_name} · rank ${r.engine}` : `rank ${r.engine}`);
     say(button.children[1], `${zones[r.zone].glyph} `);
-    say(button.children[2], known(r.headroom_ratio) ? `${percent(r.headroom_ratio)} headroom` : r.state);
+    const h = r.headroom_ratio;
+    say(button.children[2], !known(h) ? r.state : h < 0 ? `${percent(-h)} over full` : `${percent(h)} left`);
   });
   const total = (read) => replicas.every((r) => known(read(r))) ? replicas.reduce((sum, r) => sum + read(r), 0) : null;
   const parts = [[quantity(total((r) => r.left.requests_per_second)), "more requests/s"], [count(total((r) => r.left.sequence_slots)), "sequence slots"], [count(total((r) => r.left.token_slots)), "token slots"]];
@@ -62,25 +65,32 @@ function drawHero(answer, r) {
   const [first, ...rest] = r.summary.split(" · ");
   const figure = first.match(/^(.* %) (.*)$/);
   const serving = r.state === "ok" || r.state === "idle";
-  byId("hero").dataset.zone = r.zone;
+  const waiting = r.state === "loading" || r.state === "asleep";
+  byId("hero").dataset.zone = serving ? r.zone : waiting ? "waiting" : "trouble";
   say(byId("figure"), figure ? figure[1] : dash);
   say(byId("figure-word"), figure ? figure[2] : "headroom not known");
-  say(byId("glyph"), zones[r.zone].glyph);
+  say(byId("glyph"), serving ? zones[r.zone].glyph : waiting ? "◌" : "✕");
   say(byId("zone"), serving ? zones[r.zone].words : `engine ${answer.engine.state === r.state ? "" : "rank "}${r.state}`);
   const own = answer.engine.state === r.state ? answer.engine : { summary: `This rank is ${r.state}.`, advice: r.reasons[0] };
-  const rest2 = rest.join(" · ");
-  say(byId("lead"), serving && figure ? rest2.charAt(0).toUpperCase() + rest2.slice(1) : serving ? (r.reasons[0] || own.summary) : own.summary);
+  const lead = serving && figure ? rest.join(" · ") : serving && r.reasons.length ? r.reasons[0] : own.summary;
+  say(byId("lead"), lead.charAt(0).toUpperCase() + lead.slice(1));
   say(byId("lead-note"), serving ? (r.model_name ? `${r.model_name}, rank ${r.engine}. ${own.summary}` : own.summary) : [own.advice, answer.engine.error].filter(Boolean).join(" "));
-  const left = r.left;
-  facts(byId("left"), [
-    ["more requests/s", quantity(left.requests_per_second)], ["more prompt tokens/s", quantity(left.prompt_tokens_per_second)],
-    ["more generated tokens/s", quantity(left.generation_tokens_per_second)], ["free sequence slots", count(left.sequence_slots)], ["free token slots", count(left.token_slots)],
-  ]);
+  drawLeft(r.left);
   const curve = byId("curve");
-  curve.hidden = r.curve.notice === null;
+  curve.hidden = !serving || !r.curve.notice;
   say(byId("curve-title"), r.curve.notice ? r.curve.notice.title : "");
   say(byId("curve-text"), r.curve.notice ? r.curve.notice.text : "");
   document.title = `${figure ? `${figure[1]} ${figure[2]}` : r.state} · ${r.model_name || "Headroom"}`;
+}
+
+function drawLeft(left) {
+  // What is left below nothing is too much, and said so.
+  const more = (v, what) => known(v) && v < 0 ? [`${what} too many`, quantity(-v)] : [`more ${what}`, quantity(v)];
+  const free = (v, what) => known(v) && v < 0 ? [`${what} too many`, count(-v)] : [`free ${what}`, count(v)];
+  facts(byId("left"), [
+    more(left.requests_per_second, "requests/s"), more(left.prompt_tokens_per_second, "prompt tokens/s"),
+    more(left.generation_tokens_per_second, "generated tokens/s"), free(left.sequence_slots, "sequence slots"), free(left.token_slots, "token slots"),
+  ]);
 }
 
 function drawBars(r, watermark) {
@@ -126,7 +136,7 @@ function drawBars(r, watermark) {
 
 function drawFacts(answer, r) {
   const slots = (o) => known(o.used) || known(o.total) ? `${count(o.used)} of ${count(o.total)}` : dash;
-  const share = (o) => [known(o.ratio) ? percent(o.ratio) : "", o.source ? `total ${limitSources[o.source] || o.source}` : ""].filter(Boolean).join(" · ");
+  const share = (o) => [known(o.ratio) ? percent(o.ratio) : "", o.source ? `total: ${limitSources[o.source] || o.source}` : ""].filter(Boolean).join(" · ");
   const sequence = r.occupancy.sequence_slots, token = r.occupancy.token_slots, bandwidth = r.bandwidth_saturation;
   facts(byId("slots"), [
     ["sequence slots", slots(sequence), share(sequence)], ["token slots", slots(token), share(token)],
@@ -135,9 +145,9 @@ function drawFacts(answer, r) {
   ]);
   facts(byId("traffic"), [
     ["running", count(r.requests.running)], ["waiting", count(r.requests.waiting)],
-    ["requests offered", `${quantity(r.rates.offered_requests_per_second)} /s`], ["requests served", `${quantity(r.rates.served_requests_per_second)} /s`],
-    ["prompt tokens", `${quantity(r.rates.prompt_tokens_per_second)} /s`, known(r.rates.computed_prompt_tokens_per_second) ? `${quantity(r.rates.computed_prompt_tokens_per_second)} /s computed, the rest from cache` : ""],
-    ["generated tokens", `${quantity(r.rates.generation_tokens_per_second)} /s`], ["preemptions", `${quantity(r.rates.preemptions_per_second)} /s`], ["engine steps", `${quantity(r.rates.steps_per_second)} /s`],
+    ["requests offered", rate(r.rates.offered_requests_per_second)], ["requests served", rate(r.rates.served_requests_per_second)],
+    ["prompt tokens", rate(r.rates.prompt_tokens_per_second), known(r.rates.computed_prompt_tokens_per_second) ? `${rate(r.rates.computed_prompt_tokens_per_second)} computed, the rest from cache` : ""],
+    ["generated tokens", rate(r.rates.generation_tokens_per_second)], ["preemptions", rate(r.rates.preemptions_per_second)], ["engine steps", rate(r.rates.steps_per_second)],
   ]);
   const l = r.latencies;
   facts(byId("latency"), [
@@ -217,7 +227,7 @@ function history() {
 
 function drawCurves(body) {
   const columns = body.replicas[0] || null, end = Date.parse(body.time);
-  for (const drawChart of [drawLoad, drawRequests, drawTokens, drawLatency]) drawChart(columns, end, view.answer.watermark_ratio);
+  for (const drawChart of charts) drawChart(columns, end, view.answer.watermark_ratio);
 }
 
 // tick asks once. Only the asking may fail: what the server does not answer is said, and the last answer stays in sight.
@@ -233,6 +243,7 @@ async function tick() {
     } else {
       view.lostSince ||= new Date();
       drawLink("lost", `no answer since ${clock(view.lostSince)}`);
+      document.title = "No answer · Headroom";
       announce("lost", "The exporter does not answer.");
     }
     return;
@@ -240,12 +251,24 @@ async function tick() {
   view.ticks++;
   view.lostSince = null;
   const age = answer.snapshot_age_seconds;
-  drawLink(age > 10 ? "late" : "live", age > 10 ? `readings are ${duration(age)} old` : "live");
+  drawLink(age > 10 ? "late" : "live", age > 10 ? `readings are ${duration(age)} old` : "exporter live");
   draw();
   if (curves) drawCurves(curves);
 }
 
+// drawNothing draws the instrument with no reading on it, so that nothing moves when the first one comes.
+function drawNothing() {
+  const slot = {};
+  const replica = { load_ratio: {}, occupancy: { sequence_slots: slot, token_slots: slot }, token_budget: {}, requests: {}, rates: {}, latencies: {}, reasons: [] };
+  drawLeft({});
+  drawBars(replica, usualWatermark);
+  drawFacts({ engine: { state: dash, missing_signals: [] }, gpus: [] }, replica);
+  say(byId("reasons").firstElementChild, "Everything: there is no reading yet.");
+  for (const drawChart of charts) drawChart(null, Date.now(), usualWatermark);
+}
+
 async function run() {
+  drawNothing();
   for (;;) {
     if (!document.hidden) await tick().catch((problem) => console.error(problem));
     await new Promise((next) => setTimeout(next, refresh));

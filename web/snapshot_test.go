@@ -1,0 +1,154 @@
+package web
+
+import (
+	"math"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/sidecar"
+)
+
+const model = "meta-llama/Llama-3.1-8B-Instruct"
+
+var (
+	moment = time.Date(2026, 11, 29, 14, 3, 7, 250e6, time.UTC)
+	nan    = math.NaN()
+)
+
+// fixedSource serves what the test puts into it.
+type fixedSource struct {
+	snapshot *sidecar.Snapshot
+	points   map[string][]sidecar.HistoryPoint // by model name and engine
+}
+
+func (f *fixedSource) Snapshot() *sidecar.Snapshot { return f.snapshot }
+
+func (f *fixedSource) History(modelName, engine string, since time.Time) []sidecar.HistoryPoint {
+	var found []sidecar.HistoryPoint
+	for _, p := range f.points[modelName+"/"+engine] {
+		if !p.At.Before(since) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// build returns the snapshot of a loaded one-rank engine in which everything
+// that this version can know is known but the curve, changed as the caller asks.
+func build(changes ...func(*sidecar.Snapshot)) *sidecar.Snapshot {
+	s := &sidecar.Snapshot{
+		At: moment,
+		Engine: sidecar.EngineStatus{
+			URL: "http://127.0.0.1:8000", Type: engine.TypeVLLM, Version: "0.32.0", MaxModelLen: 8192,
+			State: engine.StateOK, LastReading: moment.Add(-250 * time.Millisecond), PollDuration: 3200 * time.Microsecond, Series: 462,
+			Available: map[string]bool{"requests_running": true, "kv_cache_usage": true, "sequence_slots": false},
+			Stats: engine.Stats{
+				Polls: 912, Failures: map[string]uint64{"timeout": 2, "connection_refused": 5},
+				DuplicateSamples: 3, CounterResets: 1, RejectedSamples: 4,
+			},
+		},
+		Replicas: []sidecar.Replica{rank("0")},
+		GPUError: "NVML is not on this machine: libnvidia-ml.so.1 was not found",
+		Panics:   1,
+	}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+// rank is a rank with 159 of 256 sequence slots in use, which bind.
+func rank(name string) sidecar.Replica {
+	ratios := capacity.UnknownLoadRatios()
+	ratios[capacity.SequenceSlots] = 0.62109375
+	ratios[capacity.TokenSlots] = 0.41
+	ratios[capacity.TokenBudget] = 0.25
+	ratios[capacity.Queue] = 0
+	return sidecar.Replica{
+		ModelName: model, Engine: name, State: engine.StateOK,
+		LoadRatio: 0.62109375, HeadroomRatio: 0.37890625, LoadRatios: ratios,
+		Binding: capacity.SequenceSlots, Zone: capacity.ZoneStable,
+		Left:            capacity.Left{RequestsPerSecond: 14.2, PromptTokensPerSecond: 7270.4, GenerationTokensPerSecond: 3635.2, SequenceSlots: 97, TokenSlots: 223546.5},
+		SequenceSlots:   sidecar.Occupancy{Used: 159, Total: 256, Ratio: 0.62109375, Source: "default"},
+		TokenSlots:      sidecar.Occupancy{Used: 155346.25, Total: 420992, Ratio: 0.369, Source: "metric"},
+		BatchedTokens:   engine.Limit{Value: 2048, Source: "cmdline"},
+		RequestsRunning: 159, RequestsWaiting: 0,
+		Rates:          sidecar.Rates{OfferedRequests: 23.3, ServedRequests: 23.1, PromptTokens: 11929.6, ComputedPromptTokens: 10810.5, GenerationTokens: 5964.8, Preemptions: 0, Steps: 41.5},
+		Latencies:      sidecar.Latencies{TimeToFirstToken: 0.182, InterTokenLatency: 0.0213, QueueTime: 0.0042, PrefillTime: 0.121},
+		BacklogSeconds: 0,
+		Bandwidth:      []sidecar.BandwidthSaturation{{Ratio: 0.62, Source: "engine"}, {Ratio: 0.58, Source: "model"}},
+		Curve:          sidecar.CurveStatus{Reasons: []string{reasonNoCurve}},
+		Reasons:        []string{"capacity curve: none was given", "LoRA: the engine serves no adapters"},
+	}
+}
+
+// unknownRank is a rank of which nothing is known but its state.
+func unknownRank(name string, state engine.State) sidecar.Replica {
+	o := sidecar.Occupancy{Used: nan, Total: nan, Ratio: nan}
+	return sidecar.Replica{
+		ModelName: model, Engine: name, State: state,
+		LoadRatio: nan, HeadroomRatio: nan, LoadRatios: capacity.UnknownLoadRatios(),
+		Binding: capacity.NoConstraint, Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(),
+		SequenceSlots: o, TokenSlots: o, BatchedTokens: engine.Limit{Value: nan},
+		RequestsRunning: nan, RequestsWaiting: nan,
+		Rates:          sidecar.Rates{OfferedRequests: nan, ServedRequests: nan, PromptTokens: nan, ComputedPromptTokens: nan, GenerationTokens: nan, Preemptions: nan, Steps: nan},
+		Latencies:      sidecar.Latencies{TimeToFirstToken: nan, InterTokenLatency: nan, QueueTime: nan, PrefillTime: nan},
+		BacklogSeconds: nan,
+	}
+}
+
+func withRanks(ranks ...sidecar.Replica) func(*sidecar.Snapshot) {
+	return func(s *sidecar.Snapshot) { s.Replicas = ranks }
+}
+
+func withGPUs(s *sidecar.Snapshot) {
+	s.GPUError = ""
+	s.GPUs = []gpu.Reading{
+		{
+			At: moment, UUID: "GPU-4f2b6c1e-8d0a-4b55-9c1f-0d2f6f3a7b10", Index: 0, Model: "NVIDIA H100 80GB HBM3",
+			MemorySizeBytes: 85520809984, MemoryUsedBytes: 77309411328, MemoryBandwidthRatio: 0.57, MemoryBandwidthPeak: 3.35e12,
+			SMActiveRatio: 0.81, PowerWatts: 512, PowerLimit: 700, SMClockHertz: 1.83e9, MemoryClockHertz: 2.619e9, TemperatureCelsius: 61,
+		},
+		{
+			At: moment, UUID: "GPU-90c1d7aa-52f3-4e0e-8a77-c2b1a9e4d321", Index: 1, Model: "NVIDIA H100 80GB HBM3",
+			MemorySizeBytes: 85520809984, MemoryUsedBytes: nan, MemoryBandwidthRatio: nan, MemoryBandwidthPeak: nan,
+			SMActiveRatio: nan, PowerWatts: nan, PowerLimit: nan, SMClockHertz: nan, MemoryClockHertz: nan, TemperatureCelsius: nan,
+		},
+	}
+}
+
+// engineDown is the engine gone, with readings from before still in the rank:
+// none of them may be published.
+func engineDown(s *sidecar.Snapshot) {
+	s.Engine.State, s.Engine.Reason = engine.StateDown, "connection_refused"
+	s.Engine.Error = "asking http://127.0.0.1:8000/metrics: connection refused"
+	s.Engine.LastReading = moment.Add(-83 * time.Second)
+	for i := range s.Replicas {
+		s.Replicas[i].State = engine.StateDown
+		s.Replicas[i].Reasons = []string{"headroom: the engine is down"}
+	}
+}
+
+// pointOf is the history point of a snapshot's first replica.
+func pointOf(s *sidecar.Snapshot, at time.Time) sidecar.HistoryPoint {
+	r := s.Replicas[0]
+	return sidecar.HistoryPoint{
+		At: at, LoadRatios: r.LoadRatios, LoadRatio: r.LoadRatio,
+		SequenceSlotRatio: r.SequenceSlots.Ratio, TokenSlotRatio: r.TokenSlots.Ratio,
+		RequestsRunning: r.RequestsRunning, RequestsWaiting: r.RequestsWaiting,
+		OfferedRequests: r.Rates.OfferedRequests, GenerationTokens: r.Rates.GenerationTokens, ComputedPromptTokens: r.Rates.ComputedPromptTokens,
+		BandwidthSaturation: r.Bandwidth[0].Ratio, TimeToFirstToken: r.Latencies.TimeToFirstToken, InterTokenLatency: r.Latencies.InterTokenLatency,
+		State: r.State,
+	}
+}
+
+// downPoint is a point of which nothing is known.
+func downPoint(at time.Time) sidecar.HistoryPoint {
+	return sidecar.HistoryPoint{
+		At: at, LoadRatios: capacity.UnknownLoadRatios(), LoadRatio: nan, SequenceSlotRatio: nan, TokenSlotRatio: nan,
+		RequestsRunning: nan, RequestsWaiting: nan, OfferedRequests: nan, GenerationTokens: nan, ComputedPromptTokens: nan,
+		BandwidthSaturation: nan, TimeToFirstToken: nan, InterTokenLatency: nan, State: engine.StateDown,
+	}
+}
