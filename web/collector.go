@@ -75,7 +75,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	v := view{snapshot: c.source.Snapshot(), now: time.Now()}
+	v := view{snapshot: c.snapshot(), now: time.Now()}
 	for i, f := range c.families {
 		v.panics = c.panics.Load()
 		c.collect(ch, f, c.descs[i], v)
@@ -88,8 +88,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 func (c *collector) collect(ch chan<- prometheus.Metric, f family, desc *prometheus.Desc, v view) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.panics.Add(1)
-			c.logger.Error("Collecting a metric panicked", "metric", f.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			c.caught(f.name, cause)
 		}
 	}()
 	f.read(v, func(value float64, labelValues ...string) {
@@ -105,4 +104,19 @@ func (c *collector) collect(ch chan<- prometheus.Metric, f family, desc *prometh
 		}
 		ch <- m
 	})
+}
+
+// snapshot is the newest snapshot; none when asking for it panics.
+func (c *collector) snapshot() (s *sidecar.Snapshot) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.caught("snapshot", cause)
+		}
+	}()
+	return c.source.Snapshot()
+}
+
+func (c *collector) caught(reading string, cause any) {
+	c.panics.Add(1)
+	c.logger.Error("Collecting metrics panicked", "reading", reading, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 }

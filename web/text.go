@@ -20,7 +20,7 @@ const barCells = 30
 func WriteText(w io.Writer, s *sidecar.Snapshot) error {
 	b := bufio.NewWriter(w)
 	e := &s.Engine
-	fmt.Fprintf(b, "%s  %s  %s\n", s.At.UTC().Format(time.DateTime+"Z"), e.URL, strings.TrimSpace(string(e.Type)+" "+e.Version))
+	fmt.Fprintln(b, strings.TrimSpace(fmt.Sprintf("%s  %s  %s %s", s.At.UTC().Format(time.DateTime+"Z"), e.URL, e.Type, e.Version)))
 	words := describeState(e, readingAge(s, s.At))
 	fmt.Fprintf(b, "%s: %s\n", e.State, words.summary)
 	if e.Error != "" {
@@ -34,9 +34,9 @@ func WriteText(w io.Writer, s *sidecar.Snapshot) error {
 	}
 	for _, g := range s.GPUs {
 		fmt.Fprintf(b, "\nGPU %d %s  %s\n", g.Index, g.Model, g.UUID)
-		row(b, "memory", measure(g.MemoryUsedBytes/gib, "GiB of "+quantity(g.MemorySizeBytes/gib)))
+		row(b, "memory", measure(g.MemoryUsedBytes/gib, "of "+quantity(g.MemorySizeBytes/gib)+" GiB"))
 		row(b, "bandwidth", share(g.MemoryBandwidthRatio, "of peak"), share(g.SMActiveRatio, "SM active"))
-		row(b, "power", measure(g.PowerWatts, "W of "+grouped(g.PowerLimit)), measure(g.TemperatureCelsius, "°C"))
+		row(b, "power", measure(g.PowerWatts, "of "+grouped(g.PowerLimit)+" W"), measure(g.TemperatureCelsius, "°C"))
 	}
 	if s.GPUError != "" {
 		fmt.Fprintf(b, "\nno GPU readings: %s\n", s.GPUError)
@@ -60,7 +60,7 @@ func writeReplica(w io.Writer, r *sidecar.Replica) {
 	}
 	fmt.Fprintf(w, "  %s\n", headline)
 	if r.State.Known() {
-		if n := curveNotice(r.Curve); n != nil {
+		if n := curveNotice(r.Curve); n != nil && !math.IsNaN(r.HeadroomRatio) {
 			fmt.Fprintf(w, "  %s\n", n.Title)
 		}
 		writeNumbers(w, r)

@@ -63,6 +63,9 @@ func (c *Config) validate() error {
 	if !strings.HasPrefix(c.TelemetryPath, "/") {
 		return errors.New("web: TelemetryPath " + c.TelemetryPath + " must begin with /")
 	}
+	if strings.ContainsAny(c.TelemetryPath, " {}\t\n?#") {
+		return fmt.Errorf("web: TelemetryPath %q is not a plain path; use one such as /metrics", c.TelemetryPath)
+	}
 	for _, taken := range []string{pagePath, "/api/", "/-/"} {
 		if c.TelemetryPath == taken || taken != pagePath && strings.HasPrefix(c.TelemetryPath, taken) {
 			return errors.New("web: TelemetryPath " + c.TelemetryPath + " is taken by the exporter itself; choose another, such as /metrics")

@@ -82,6 +82,8 @@ func summarize(r *sidecar.Replica) string {
 	switch h := r.HeadroomRatio; {
 	case math.IsNaN(h):
 		return "Headroom is not known"
+	case percent(math.Abs(h)) == percent(0):
+		parts = append(parts, "Full")
 	case h < 0:
 		parts = append(parts, percent(-h)+" over full")
 	default:

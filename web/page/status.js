@@ -77,7 +77,7 @@ function drawHero(answer, r) {
   say(byId("lead-note"), serving ? (r.model_name ? `${r.model_name}, rank ${r.engine}. ${own.summary}` : own.summary) : [own.advice, answer.engine.error].filter(Boolean).join(" "));
   drawLeft(r.left);
   const curve = byId("curve");
-  curve.hidden = !serving || !r.curve.notice;
+  curve.hidden = !known(r.headroom_ratio) || !r.curve.notice;
   say(byId("curve-title"), r.curve.notice ? r.curve.notice.title : "");
   say(byId("curve-text"), r.curve.notice ? r.curve.notice.text : "");
   document.title = `${figure ? `${figure[1]} ${figure[2]}` : r.state} · ${r.model_name || "Headroom"}`;
