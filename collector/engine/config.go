@@ -76,7 +76,9 @@ func (c Config) withDefaults() Config {
 }
 
 // Validate says what is wrong, all of it, naming the flags.
-func (c Config) Validate() error {
+func (c Config) Validate() error { return c.validate(tables) }
+
+func (c Config) validate(tables []*table) error {
 	full := c.withDefaults()
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -84,7 +86,7 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	if c.Type != TypeUnknown && tableOf(tables, c.Type) == nil {
-		wrong("--engine.type is %q; known are auto, %s", c.Type, strings.Join(typeNames(), ", "))
+		wrong("--engine.type is %q; known are auto, %s", c.Type, strings.Join(typeNames(tables), ", "))
 	}
 	if full.Interval < 10*time.Millisecond {
 		wrong("--engine.interval is %v; it must be at least 10ms", c.Interval)
@@ -147,7 +149,7 @@ func tableOf(tables []*table, t Type) *table {
 	return nil
 }
 
-func typeNames() []string {
+func typeNames(tables []*table) []string {
 	var names []string
 	for _, t := range tables {
 		names = append(names, string(t.engine))

@@ -135,15 +135,22 @@ func (s settled) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(r)
 }
 
+func (s settled) CloseIdleConnections() { s.RoundTripper.(*http.Transport).CloseIdleConnections() }
+
 // poller makes a poller of the engine. The clock must be fake.
 func (e *fakeEngine) poller(t *testing.T, change func(*Config)) *Poller {
+	t.Helper()
+	return e.pollerOf(t, tables, change)
+}
+
+func (e *fakeEngine) pollerOf(t *testing.T, tables []*table, change func(*Config)) *Poller {
 	t.Helper()
 	transport := &http.Transport{DialContext: e.dial, DisableCompression: true}
 	c := Config{URL: "http://127.0.0.1:8000", RoundTripper: settled{transport}, ProcPath: filepath.Join(t.TempDir(), "none")}
 	if change != nil {
 		change(&c)
 	}
-	p, err := New(c, slog.New(slog.DiscardHandler))
+	p, err := newPoller(c, slog.New(slog.DiscardHandler), tables)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,6 +213,7 @@ func cutOff(body string) http.HandlerFunc {
 		w.Header().Set("Content-Type", classic)
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 		_, _ = io.WriteString(w, body[:len(body)/2])
+		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -278,11 +278,11 @@ func matches(need []match, set labels.Labels) bool {
 // fromLabels is the number that an alias reads from labels, NaN when it is not there.
 func (a alias) fromLabels(set labels.Labels) float64 {
 	if a.list {
-		if !set.Has(a.label) {
-			// An empty list is an empty label, and that is no label: the series alone says 0.
+		list := set.Get(a.label)
+		if list == "" {
 			return 0
 		}
-		return float64(strings.Count(set.Get(a.label), ",") + 1)
+		return float64(strings.Count(list, ",") + 1)
 	}
 	v := labelNumber(set, a.label)
 	if a.timesLabel != "" {

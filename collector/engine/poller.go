@@ -38,7 +38,7 @@ func New(c Config, log *slog.Logger) (*Poller, error) {
 }
 
 func newPoller(c Config, log *slog.Logger, tables []*table) (*Poller, error) {
-	if err := c.Validate(); err != nil {
+	if err := c.validate(tables); err != nil {
 		return nil, err
 	}
 	c = c.withDefaults()
