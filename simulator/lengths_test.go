@@ -17,7 +17,7 @@ func moments(values []float64) (mean, sd float64) {
 }
 
 func TestLengths(t *testing.T) {
-	const n = 200_000
+	const n = 50_000
 	for name, test := range map[string]struct {
 		lengths  Lengths
 		mean, sd float64
@@ -45,23 +45,23 @@ func TestLengths(t *testing.T) {
 }
 
 func TestPoissonRequests(t *testing.T) {
-	requests := PoissonRequests(5, 20, 5000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
+	requests := PoissonRequests(5, 20, 1000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
 	var gaps []float64
 	previous := 0.0
 	for i, r := range requests {
 		gaps = append(gaps, r.Arrival-previous)
-		if r.Arrival < previous || r.Arrival >= 5000 || r.PromptLength != 10 || r.MaxTokens != r.OutputLength || r.OutputLength < 1 {
+		if r.Arrival < previous || r.Arrival >= 1000 || r.PromptLength != 10 || r.MaxTokens != r.OutputLength || r.OutputLength < 1 {
 			t.Fatalf("request %d: %+v", i, *r)
 		}
 		previous = r.Arrival
 	}
 	// Gaps of a Poisson process are exponential: SD equals mean.
 	mean, sd := moments(gaps)
-	if math.Abs(mean*20-1) > 0.02 || math.Abs(sd/mean-1) > 0.02 {
+	if math.Abs(mean*20-1) > 0.03 || math.Abs(sd/mean-1) > 0.03 {
 		t.Errorf("gaps of mean %v s, SD %v s; want 0.05 both", mean, sd)
 	}
-	again := PoissonRequests(5, 20, 5000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
-	other := PoissonRequests(6, 20, 5000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
+	again := PoissonRequests(5, 20, 1000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
+	other := PoissonRequests(6, 20, 1000, Lengths{Mean: 10}, Lengths{Distribution: LognormalLength, Mean: 50, SD: 20})
 	last := len(requests) - 1
 	if len(again) != len(requests) || again[last].Arrival != requests[last].Arrival || again[last].OutputLength != requests[last].OutputLength {
 		t.Error("the same seed gives other requests")

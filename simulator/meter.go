@@ -34,8 +34,8 @@ type meter struct {
 	mu       sync.Mutex
 	steps    []meteredStep // those that reach into the last window, in order
 	slowdown float64
-	celsius  float64 // at the time warmed, above the slot's own difference
-	warmed   float64
+	// celsius without the slot's own difference, and joules since the start, at the time metered.
+	celsius, joules, metered float64
 }
 
 type device struct {
@@ -44,7 +44,7 @@ type device struct {
 	uneven float64
 }
 
-type meteredStep struct{ start, end, bytes, active, watts float64 }
+type meteredStep struct{ start, end, bytes, active, compute, watts float64 }
 
 func newMeter(cfg Config, rank int) *meter {
 	m := &meter{cfg: cfg, slowdown: 1}
@@ -73,7 +73,11 @@ func (m *meter) step(now float64, c cost) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := &m.cfg.Hardware
-	s := meteredStep{start: now, end: now + c.duration, bytes: c.readBytes + c.writeBytes, active: c.active, watts: h.GPU.IdleWatts}
+	s := meteredStep{
+		start: now, end: now + c.duration,
+		bytes: c.readBytes + c.writeBytes, active: c.active, compute: c.compute,
+		watts: h.GPU.IdleWatts,
+	}
 	if c.active > 0 {
 		load := (activePower*c.active + computePower*c.compute + memoryPower*c.memory) / c.duration
 		s.watts += (h.GPU.LimitWatts - h.GPU.IdleWatts) * min(load, 1) / (m.slowdown * m.slowdown)
@@ -86,18 +90,20 @@ func (m *meter) step(now float64, c cost) {
 		m.steps = m.steps[:copy(m.steps, m.steps[gone:])]
 	}
 	m.steps = append(m.steps, s)
-	m.warm(now, h.GPU.IdleWatts)
-	m.warm(s.end, s.watts)
+	m.draw(now, h.GPU.IdleWatts)
+	m.draw(s.end, s.watts)
 }
 
-// warm moves the temperature towards that of a power, up to a time.
-func (m *meter) warm(until, watts float64) {
-	if until <= m.warmed {
+// draw lets a power be drawn up to a time: energy adds up, and the
+// temperature moves towards that of the power.
+func (m *meter) draw(until, watts float64) {
+	if until <= m.metered {
 		return
 	}
 	target := ambientCelsius + celsiusPerWatt*watts
-	m.celsius = target + (m.celsius-target)*math.Exp((m.warmed-until)/thermalTime)
-	m.warmed = until
+	m.celsius = target + (m.celsius-target)*math.Exp((m.metered-until)/thermalTime)
+	m.joules += watts * (until - m.metered)
+	m.metered = until
 }
 
 // read appends the readings of the rank's GPUs over the window before now.
@@ -106,38 +112,40 @@ func (m *meter) read(list []gpu.Reading, now float64, at time.Time, asleep bool)
 	defer m.mu.Unlock()
 	h := &m.cfg.Hardware
 	from := now - meterWindow
-	var bytes, active, busy, energy float64
+	var bytes, active, compute, busy, energy float64
 	for _, s := range m.steps {
 		if in := min(s.end, now) - max(s.start, from); in > 0 {
 			share := in / (s.end - s.start)
 			bytes += share * s.bytes
 			active += share * s.active
+			compute += share * s.compute
 			energy += in * s.watts
 			busy += in
 		}
 	}
-	m.warm(now, h.GPU.IdleWatts)
+	m.draw(now, h.GPU.IdleWatts)
 	used := m.cfg.memoryUsed()
 	if asleep {
 		used = h.RuntimeBytes
 	}
 	for _, d := range m.devices {
-		list = append(list, gpu.Reading{
-			At:                   at,
-			UUID:                 d.uuid,
-			Index:                d.index,
-			Model:                h.GPU.Model,
-			MemorySizeBytes:      h.GPU.MemoryBytes,
-			MemoryUsedBytes:      used,
-			MemoryBandwidthRatio: bytes / meterWindow / h.GPU.MemoryBandwidth,
-			MemoryBandwidthPeak:  h.GPU.MemoryBandwidth,
-			SMActiveRatio:        active / meterWindow,
-			PowerWatts:           (energy + (meterWindow-busy)*h.GPU.IdleWatts) / meterWindow,
-			PowerLimit:           h.GPU.LimitWatts,
-			SMClockHertz:         h.GPU.SMClock / m.slowdown,
-			MemoryClockHertz:     h.GPU.MemoryClock,
-			TemperatureCelsius:   math.Round(m.celsius + d.uneven),
-		})
+		r := gpu.NewReading()
+		r.At = at
+		r.UUID, r.Index, r.Model = d.uuid, d.index, h.GPU.Model
+		r.MemorySizeBytes, r.MemoryUsedBytes, r.MemoryFreeBytes = h.GPU.MemoryBytes, used, h.GPU.MemoryBytes-used
+		r.MemoryReservedBytes = 0
+		r.MemoryBandwidthRatio = bytes / meterWindow / h.GPU.MemoryBandwidth
+		r.MemoryBandwidthPeak = h.GPU.MemoryBandwidth
+		r.SMActiveRatio = active / meterWindow
+		r.KernelBusyRatio = r.SMActiveRatio
+		r.TensorActiveRatio = compute / meterWindow
+		r.PowerWatts = (energy + (meterWindow-busy)*h.GPU.IdleWatts) / meterWindow
+		r.PowerLimit, r.PowerLimitDefault = h.GPU.LimitWatts, h.GPU.LimitWatts
+		r.EnergyJoules = m.joules
+		r.SMClockHertz, r.SMClockMaxHertz = h.GPU.SMClock/m.slowdown, h.GPU.SMClock
+		r.MemoryClockHertz, r.MemoryClockMaxHertz = h.GPU.MemoryClock, h.GPU.MemoryClock
+		r.TemperatureCelsius = math.Round(m.celsius + d.uneven)
+		list = append(list, r)
 	}
 	return list
 }

@@ -214,7 +214,6 @@ func (s *Scheduler) preemptTail() *Request {
 	s.running[last] = nil
 	s.running = s.running[:last]
 	s.releaseAll(r)
-	r.computed = 0
 	r.stage = stageWaiting
 	r.Preemptions++
 	s.step.Preemptions++
