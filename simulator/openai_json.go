@@ -178,7 +178,7 @@ func (s *syntaxScanner) str() {
 			case s.at >= len(s.text):
 			case next == 'u':
 				if !hexDigits.Match(s.text[s.at+1:]) {
-					s.fail(s.at+1, "Invalid \\uXXXX escape")
+					s.fail(s.at, "Invalid \\uXXXX escape")
 					return
 				}
 				s.at += 4
