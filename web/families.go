@@ -189,10 +189,18 @@ var groups = []group{
 				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemorySizeBytes })},
 			{"headroom_gpu_memory_used_bytes", gauge, "Device memory in use, in bytes.",
 				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemoryUsedBytes })},
-			{"headroom_gpu_memory_bandwidth_ratio", gauge, "Bytes moved to and from device memory / theoretical peak, 0 to 1.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemoryBandwidthRatio })},
-			{"headroom_gpu_memory_bandwidth_peak_bytes_per_second", gauge, "Theoretical peak of the device memory's bandwidth in bytes per second.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemoryBandwidthPeak })},
+			{"headroom_gpu_memory_bandwidth_ratio", gauge, "Bytes moved to and from device memory / theoretical peak, 0 to 1; source gpm is measured.",
+				append(slices.Clone(gpuLabels), "source"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
+					for _, g := range s.GPUs {
+						add(g.MemoryBandwidthRatio, g.UUID, "gpm")
+					}
+				})},
+			{"headroom_gpu_memory_bandwidth_peak_bytes_per_second", gauge, "Theoretical peak of the device memory's bandwidth in bytes per second; source says where it comes from: flag or nvml.",
+				append(slices.Clone(gpuLabels), "source"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
+					for _, g := range s.GPUs {
+						add(g.MemoryBandwidthPeak, g.UUID, g.MemoryBandwidthPeakSource)
+					}
+				})},
 			{"headroom_gpu_sm_active_ratio", gauge, "Share of time in which the average streaming multiprocessor had a warp, 0 to 1.",
 				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.SMActiveRatio })},
 			{"headroom_gpu_power_watts", gauge, "Power drawn, in watts.",
@@ -206,8 +214,12 @@ var groups = []group{
 						add(g.MemoryClockHertz, g.UUID, "memory")
 					}
 				})},
-			{"headroom_gpu_temperature_celsius", gauge, "Temperature of the GPU's core in degrees Celsius.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.TemperatureCelsius })},
+			{"headroom_gpu_temperature_celsius", gauge, "Temperature by sensor (core), in degrees Celsius.",
+				append(slices.Clone(gpuLabels), "sensor"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
+					for _, g := range s.GPUs {
+						add(g.TemperatureCelsius, g.UUID, "core")
+					}
+				})},
 		},
 	},
 	{

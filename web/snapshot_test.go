@@ -108,7 +108,7 @@ func withGPUs(s *sidecar.Snapshot) {
 	s.GPUs = []gpu.Reading{
 		{
 			At: moment, UUID: "GPU-4f2b6c1e-8d0a-4b55-9c1f-0d2f6f3a7b10", Index: 0, Model: "NVIDIA H100 80GB HBM3",
-			MemorySizeBytes: 85520809984, MemoryUsedBytes: 77309411328, MemoryBandwidthRatio: 0.57, MemoryBandwidthPeak: 3.35e12,
+			MemorySizeBytes: 85520809984, MemoryUsedBytes: 77309411328, MemoryBandwidthRatio: 0.57, MemoryBandwidthPeak: 3.35e12, MemoryBandwidthPeakSource: "nvml",
 			SMActiveRatio: 0.81, PowerWatts: 512, PowerLimit: 700, SMClockHertz: 1.83e9, MemoryClockHertz: 2.619e9, TemperatureCelsius: 61,
 		},
 		{
