@@ -50,8 +50,10 @@ func commandLineOf(procPath string, t *table, port string) (settings, bool) {
 		candidates++
 		found = s
 	}
-	// A lone engine behind another port, as behind a proxy, is still the one.
-	return found, candidates == 1
+	if candidates != 1 { // a lone one on another port, as behind a proxy, is still it
+		return settings{}, false
+	}
+	return found, true
 }
 
 // splitCommandLine splits /proc/<pid>/cmdline at its zero bytes.
@@ -71,7 +73,8 @@ func splitCommandLine(raw []byte) []string {
 // server module. Retitled children ("VLLM::EngineCore") carry no arguments
 // and are refused, as is every other program.
 func parseVLLMCommandLine(argv []string) (settings, bool) {
-	if !runs(argv, "vllm", "serve") && !slices.Contains(argv, "vllm.entrypoints.openai.api_server") {
+	if !runs(argv, "vllm", "serve") && !runs(argv, "vllm.entrypoints.cli.main", "serve") &&
+		!slices.Contains(argv, "vllm.entrypoints.openai.api_server") {
 		return settings{}, false
 	}
 	f := flagsOf(argv)
@@ -110,7 +113,7 @@ func parseSGLangCommandLine(argv []string) (settings, bool) {
 // runs tells whether the arguments are program and command, with or without
 // an interpreter before it.
 func runs(argv []string, program, command string) bool {
-	for i := 0; i+1 < len(argv) && i < 3; i++ {
+	for i := 0; i+1 < len(argv) && i < 4; i++ {
 		if filepath.Base(argv[i]) == program && argv[i+1] == command {
 			return true
 		}

@@ -2,12 +2,11 @@ package engine
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -43,11 +42,6 @@ func failure(reason, format string, args ...any) *Failure {
 func requestFailure(url string, err error) *Failure {
 	f := &Failure{err: err}
 	var dns *net.DNSError
-	var unknownAuthority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	var alert tls.AlertError
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -62,8 +56,8 @@ func requestFailure(url string, err error) *Failure {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.Reason = "connection_refused"
 		f.Message = "nothing listens at " + url + "; the engine is not up, or --engine.url is wrong"
-	case errors.As(err, &unknownAuthority), errors.As(err, &hostname), errors.As(err, &certificate),
-		errors.As(err, &record), errors.As(err, &alert), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+	// An alert of the other side has no exported type; every error of crypto/tls begins like this.
+	case strings.Contains(err.Error(), "tls: "), errors.Is(err, http.ErrSchemeMismatch):
 		f.Reason = "tls"
 		f.Message = "no TLS connection to " + url + "; check the scheme and the --engine.tls flags"
 	case errors.Is(err, io.ErrUnexpectedEOF):
