@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"time"
 
@@ -181,7 +182,11 @@ func serve(ctx context.Context, live *sidecar.Sidecar, s serving) error {
 
 // serveHTTP serves until the context ends, then lets requests under way finish.
 func serveHTTP(ctx context.Context, handler http.Handler, listen func(*http.Server) error) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		// A stream that would run on ends with the command.
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- listen(server) }()
 	select {

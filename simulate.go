@@ -47,7 +47,7 @@ func addSimulatorFlags(c *kingpin.CmdClause, defaultLoad string) *simulatorFlags
 	c.Flag("enable-mfu-metrics", "Let the engine's own estimates of FLOPs and bytes move.").BoolVar(&f.override.EnableMFUMetrics)
 	c.Flag("speed", "Simulated seconds per second.").Default("1").Float64Var(&f.override.Speed)
 	c.Flag("seed", "Seed of everything random.").Default("1").Uint64Var(&f.override.Seed)
-	c.Flag("load", "Load that the engine puts on itself: "+simulator.LoadForms+".").Default(defaultLoad).StringVar(&f.load)
+	c.Flag("load", "Load that the engine puts on itself: "+simulator.LoadSyntax+".").Default(defaultLoad).StringVar(&f.load)
 	c.Flag("load.prompt-tokens", "Mean prompt length of that load, in tokens.").Default("512").Float64Var(&f.prompt)
 	c.Flag("load.output-tokens", "Mean output length of that load, in tokens.").Default("256").Float64Var(&f.output)
 	c.Flag("duration", "End by itself after this time; 0 is never.").Default("0s").DurationVar(&f.duration)
@@ -82,9 +82,10 @@ func (f *simulatorFlags) config() (simulator.Config, error) {
 
 // simulation is a simulated engine with its API and its load.
 type simulation struct {
-	engine  *simulator.Engine
-	handler http.Handler
-	load    simulator.Load
+	engine     *simulator.Engine
+	handler    http.Handler
+	load       simulator.Load
+	loadConfig simulator.LoadConfig
 }
 
 func (f *simulatorFlags) simulation() (*simulation, error) {
@@ -96,19 +97,23 @@ func (f *simulatorFlags) simulation() (*simulation, error) {
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--load: %w", err)}
 	}
-	load.PromptTokens, load.OutputTokens = f.prompt, f.output
-	engine, handler, err := simulator.New(config)
+	metrics := simulator.NewMetrics(config)
+	config.Observer = metrics.Observer
+	engine, err := simulator.NewEngine(config)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return &simulation{engine: engine, handler: handler, load: load}, nil
+	return &simulation{
+		engine: engine, handler: simulator.NewHandler(engine, metrics),
+		load: load, loadConfig: simulator.LoadConfig{PromptMean: f.prompt, OutputMean: f.output, Seed: config.Seed},
+	}, nil
 }
 
 // run steps the engine, serves its API and drives its load until the context ends.
 func (s *simulation) run(ctx context.Context, listen func(*http.Server) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.engine.Run(ctx) })
-	group.Go(func() error { return s.load.Run(ctx, s.engine) })
+	group.Go(func() error { return s.load.Run(ctx, s.engine, s.loadConfig) })
 	group.Go(func() error { return serveHTTP(ctx, s.handler, listen) })
 	return group.Wait()
 }
