@@ -1,0 +1,51 @@
+package rules
+
+import (
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// selection tells which series some rule reads.
+type selection struct {
+	byName map[string][][]*labels.Matcher
+	// anyName are the selectors that name no single metric.
+	anyName [][]*labels.Matcher
+}
+
+func newSelection(selectors [][]*labels.Matcher) *selection {
+	s := &selection{byName: map[string][][]*labels.Matcher{}}
+	for _, matchers := range selectors {
+		if name := metricName(matchers); name != "" {
+			s.byName[name] = append(s.byName[name], matchers)
+		} else {
+			s.anyName = append(s.anyName, matchers)
+		}
+	}
+	return s
+}
+
+func metricName(matchers []*labels.Matcher) string {
+	for _, m := range matchers {
+		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+			return m.Value
+		}
+	}
+	return ""
+}
+
+// selects tells whether some rule reads the series.
+func (s *selection) selects(ls labels.Labels) bool {
+	return anyMatches(s.byName[ls.Get(labels.MetricName)], ls) || anyMatches(s.anyName, ls)
+}
+
+func anyMatches(selectors [][]*labels.Matcher, ls labels.Labels) bool {
+next:
+	for _, matchers := range selectors {
+		for _, m := range matchers {
+			if !m.Matches(ls.Get(m.Name)) {
+				continue next
+			}
+		}
+		return true
+	}
+	return false
+}
