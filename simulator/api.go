@@ -53,6 +53,7 @@ func NewHandler(e *Engine, m *Metrics) http.Handler {
 	post := func(h http.HandlerFunc) map[string]http.HandlerFunc { return map[string]http.HandlerFunc{"POST": h} }
 	a.routes = map[string]route{
 		"/metrics":             {methods: map[string]http.HandlerFunc{"": a.page}, excluded: true},
+		"/metrics/":            {methods: map[string]http.HandlerFunc{"": a.mountedPage}, excluded: true},
 		"/health":              {methods: get(empty), excluded: true},
 		"/ping":                {methods: map[string]http.HandlerFunc{"GET": empty, "POST": empty}, excluded: true},
 		"/load":                {methods: get(a.load), excluded: true},

@@ -10,8 +10,17 @@ import (
 
 // page serves /metrics. vLLM ignores what the client accepts.
 func (a *api) page(w http.ResponseWriter, _ *http.Request) {
+	a.writePage(w, "1.0.0")
+}
+
+// mountedPage serves /metrics/, where vLLM has a second server for the same page.
+func (a *api) mountedPage(w http.ResponseWriter, _ *http.Request) {
+	a.writePage(w, "0.0.4")
+}
+
+func (a *api) writePage(w http.ResponseWriter, version string) {
 	text := a.metrics.Page(a.engine.SleepLevel())
-	w.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
+	w.Header().Set("Content-Type", "text/plain; version="+version+"; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	_, _ = w.Write(text)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -131,11 +132,20 @@ func TestPageAsCaptured(t *testing.T) {
 	}
 }
 
+// TestPageIgnoresAccept holds the content types of the real engine's two pages.
 func TestPageIgnoresAccept(t *testing.T) {
 	_, _, h := serve(t, realConfig(t))
-	w := ask(h, http.MethodGet, "/metrics", "")
-	if strings.Contains(w.Body.String(), "# EOF") {
-		t.Error("the page ends as OpenMetrics")
+	for path, version := range map[string]string{"/metrics": "1.0.0", "/metrics/": "0.0.4"} {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got, want := w.Header().Get("Content-Type"), "text/plain; version="+version+"; charset=utf-8"; got != want {
+			t.Errorf("%s: content type %q, want %q", path, got, want)
+		}
+		if strings.Contains(w.Body.String(), "# EOF") {
+			t.Errorf("%s ends as OpenMetrics", path)
+		}
 	}
 }
 
