@@ -78,10 +78,12 @@ func requestFailure(url string, err error) *Failure {
 
 // statusFailure says what an HTTP status other than 200 means.
 func statusFailure(url string, status int) *Failure {
-	switch status {
-	case 401, 403:
+	switch {
+	case status == 401 || status == 403:
 		return failure("unauthorized", "%s answers %d; give --engine.bearer-token-file or --engine.header-file", url, status)
-	case 404:
+	case status >= 300 && status < 400:
+		return failure(fmt.Sprintf("http_%d", status), "%s redirects with %d and was not followed; give the final address in --engine.url", url, status)
+	case status == 404:
 		return failure("http_404", "%s answers 404; the metrics page is elsewhere or switched off, check --engine.url", url)
 	default:
 		return failure(fmt.Sprintf("http_%d", status), "%s answers %d; see the engine's log", url, status)

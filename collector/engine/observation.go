@@ -64,7 +64,8 @@ type Observation struct {
 	// not_metrics, gauges_frozen; empty in ok and idle.
 	State  State
 	Reason string
-	// Reading is the newest good reading, nil before the first.
+	// Reading is the newest good reading, nil before the first. Its ranks' states are as of
+	// then: nothing derived from it may be published unless State is known too.
 	Reading *Reading
 	// Fresh tells whether Reading is of this poll.
 	Fresh bool

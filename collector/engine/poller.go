@@ -2,7 +2,7 @@ package engine
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"maps"
 	"strings"
@@ -71,10 +71,8 @@ func (p *Poller) Poll(ctx context.Context) Observation {
 	defer p.mu.Unlock()
 	begin := time.Now()
 	p.stats.Polls++
-	// What is left of the interval after the page's timeout is shared between
-	// the request beside it and a rest for the caller.
-	rest := (p.config.Interval - p.config.Timeout) * 3 / 4
-	ctx, cancel := context.WithDeadline(ctx, begin.Add(p.config.Timeout+rest))
+	// A quarter of what the page's timeout leaves of the interval is the caller's.
+	ctx, cancel := context.WithDeadline(ctx, begin.Add(p.config.Timeout+(p.config.Interval-p.config.Timeout)*3/4))
 	defer cancel()
 
 	if p.timeouts > backOffAfter && !p.skipped {
@@ -181,7 +179,10 @@ func (p *Poller) expected() string {
 // complete adds what the page does not say, then the limits of every rank.
 func (p *Poller) complete(ctx context.Context) {
 	p.discovery.look(p.config.ProcPath, p.table, p.client.port())
-	p.discovery.ask(ctx, p.client, p.table)
+	// The reading waits for the answer, so it may not take long.
+	short, cancel := context.WithTimeout(ctx, p.config.Interval/4)
+	p.discovery.ask(short, p.client, p.table)
+	cancel()
 	d := &p.discovery
 	l := limits{
 		flags:      settings{maxNumSeqs: p.config.MaxNumSeqs, maxNumBatchedTokens: p.config.MaxNumBatchedTokens},
@@ -245,10 +246,16 @@ func (p *Poller) failed(ctx context.Context, f *Failure) Observation {
 	default:
 		p.machine.failed(f, p.client.health(ctx))
 	}
-	if p.last.Err == nil || fmt.Sprint(p.last.Err) != f.Error() {
+	if !sameReason(p.last.Err, f) {
 		p.log.Warn("no reading of the engine", "reason", f.Reason, "state", string(p.machine.state), "err", f)
 	}
 	return p.repeat(f)
+}
+
+// sameReason tells whether the last poll failed in the same way, so that it is in the log already.
+func sameReason(last error, f *Failure) bool {
+	var before *Failure
+	return errors.As(last, &before) && before.Reason == f.Reason
 }
 
 // repeat publishes the last reading, no longer fresh.
