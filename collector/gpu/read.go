@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	mega  = 1e6
-	milli = 1e-3
+	mega = 1e6
+	kilo = 1e3
 )
 
 // ask makes a call about one GPU. A GPU that is lost is asked no more; a code
@@ -104,9 +104,9 @@ func (s *session) readGPU(t *tracked, r *Reading, now time.Time) {
 			}
 		}
 	}
-	r.PowerWatts = milli * number(s, t, "nvmlDeviceGetPowerUsage", t.handle.powerUsage)
-	r.PowerLimit = milli * number(s, t, "nvmlDeviceGetEnforcedPowerLimit", t.handle.enforcedPowerLimit)
-	r.EnergyJoules = milli * number(s, t, "nvmlDeviceGetTotalEnergyConsumption", t.handle.energy)
+	r.PowerWatts = number(s, t, "nvmlDeviceGetPowerUsage", t.handle.powerUsage) / kilo
+	r.PowerLimit = number(s, t, "nvmlDeviceGetEnforcedPowerLimit", t.handle.enforcedPowerLimit) / kilo
+	r.EnergyJoules = number(s, t, "nvmlDeviceGetTotalEnergyConsumption", t.handle.energy) / kilo
 	r.TemperatureCelsius = number(s, t, "nvmlDeviceGetTemperature", t.handle.temperature)
 	r.TemperatureMarginCelsius = number(s, t, "nvmlDeviceGetMarginTemperature", t.handle.marginTemperature)
 	r.SMClockHertz = mega * number(s, t, "nvmlDeviceGetClockInfo", func() (uint32, code) { return t.handle.clock(clockSM) })
@@ -144,7 +144,7 @@ func (s *session) applyFields(t *tracked, r *Reading, fs fields, now time.Time) 
 		// Boards without the sensor say 0.
 		r.MemoryTemperatureCelsius = math.NaN()
 	}
-	r.PowerLimitDefault = milli * fs.count(fieldPowerLimitDefault, 0)
+	r.PowerLimitDefault = fs.count(fieldPowerLimitDefault, 0) / kilo
 	r.RemappedRowsCorrected, r.RemappedRowsUncorrected = fs.count(fieldRemappedCorrected, 0), fs.count(fieldRemappedUncorrected, 0)
 	r.RowRemapPending, r.RowRemapFailure = fs.flag(fieldRemapPending), fs.flag(fieldRemapFailure)
 	r.RecoveryAction = recoveryAction(fs.value(fieldRecoveryAction, 0))
