@@ -44,6 +44,9 @@ type route struct {
 // observers are those of the metrics. A request runs until it is answered or
 // its context ends, which aborts it in the engine: give the server a
 // BaseContext that ends when the engine does.
+//
+// The text is printable characters drawn from the seed. Not simulated are
+// echo, logprobs and stop strings, which are ignored, and an n above 1, which is refused.
 func NewHandler(e *Engine, m *Metrics) http.Handler {
 	a := &api{engine: e, metrics: m, cfg: e.Config()}
 	a.fingerprint = fingerprint(a.cfg)

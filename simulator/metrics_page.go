@@ -7,15 +7,18 @@ import "strconv"
 // grouped by type and without python_*, process_* and _created series.
 // sleepLevel is the engine's.
 func (m *Metrics) Page(sleepLevel int) []byte {
-	for _, r := range m.ranks {
-		r.mu.Lock()
-		r.sleepLevel = sleepLevel
-		r.mu.Unlock()
-	}
 	w := &pageWriter{metrics: m, merged: len(m.ranks) > 1}
 	w.text = make([]byte, 0, 64<<10)
 	if !w.merged {
 		w.process()
+	}
+	// All samples are of one moment: what adds up in the engine adds up on the page.
+	for _, r := range m.ranks {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sleepLevel = sleepLevel
+	}
+	if !w.merged {
 		w.rankFamilies("")
 		w.cacheConfig()
 		w.http("")
@@ -78,10 +81,7 @@ func (w *pageWriter) rankValue(f *family) {
 	for i := range max(1, len(f.values)) {
 		for rank, r := range ranks {
 			text := m.labels(rank, f, i)
-			r.mu.Lock()
-			v := f.value(r, i)
-			r.mu.Unlock()
-			w.sample(f.name, suffix, text, v)
+			w.sample(f.name, suffix, text, f.value(r, i))
 			labels, times = append(labels, text), append(times, m.created)
 		}
 	}
@@ -95,9 +95,7 @@ func (w *pageWriter) rankHistogram(f *family) {
 	var labels []string
 	var times []float64
 	for rank, r := range w.metrics.ranks {
-		r.mu.Lock()
 		w.histogramSamples(f.name, f.histogram(r), w.metrics.engineLabels(rank)...)
-		r.mu.Unlock()
 		labels = append(labels, labelText(w.metrics.engineLabels(rank)...))
 		times = append(times, w.metrics.created)
 	}

@@ -331,3 +331,35 @@ func BenchmarkPage(b *testing.B) {
 	}
 	b.ReportMetric(float64(bytes.Count(page, []byte("\n"))), "lines")
 }
+
+// TestPageAddsUp scrapes while an engine works as fast as it can.
+func TestPageAddsUp(t *testing.T) {
+	cfg := realConfig(t)
+	cfg.Speed = 1000
+	e, m, _ := serve(t, cfg)
+	for i := range 200 {
+		r := &Request{ID: fmt.Sprint(i), PromptLength: 50, OutputLength: 50, MaxTokens: 50, FinishReason: FinishLength}
+		if _, err := e.Submit(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for finished := false; !finished; {
+		got := map[string]float64{}
+		for _, line := range strings.Split(string(m.Page(0)), "\n") {
+			if s := sampleLine.FindStringSubmatch(line); s != nil {
+				var v float64
+				fmt.Sscan(s[3], &v)
+				got[line[:strings.LastIndexByte(line, ' ')]] = v
+			}
+		}
+		const labels = `{engine="0",model_name="tiny"}`
+		generated, prompts := got["vllm:generation_tokens_total"+labels], got["vllm:prompt_tokens_total"+labels]
+		computed := got[`vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_compute"}`]
+		cached := got[`vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_cache_hit"}`]
+		first, next := got["vllm:time_to_first_token_seconds_count"+labels], got["vllm:inter_token_latency_seconds_count"+labels]
+		if prompts != computed+cached || generated != first+next || prompts != 50*first {
+			t.Fatalf("%g prompt tokens of %g+%g, %g tokens of %g+%g", prompts, computed, cached, generated, first, next)
+		}
+		finished = generated == 200*50
+	}
+}
