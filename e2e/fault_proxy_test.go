@@ -60,7 +60,7 @@ func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// is noticed here, so a short wait is no overlap.
 	select {
 	case p.busy <- struct{}{}:
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(300 * time.Millisecond):
 		p.overlaps.Add(1)
 		p.busy <- struct{}{}
 	}
@@ -139,13 +139,15 @@ func cutLine(w http.ResponseWriter, r *http.Request, page []byte) {
 
 // grown is the page with foreign series added up to a size.
 func grown(size int) fault {
+	var foreign bytes.Buffer
+	for i := 0; foreign.Len() < size; i++ {
+		fmt.Fprintf(&foreign, "foreign_series_with_a_long_name{path=\"/some/long/path/%d\",method=\"GET\"} %d\n", i, i)
+	}
 	return func(w http.ResponseWriter, r *http.Request, page []byte) {
-		var b bytes.Buffer
-		b.Write(page)
-		for i := 0; b.Len() < size; i++ {
-			fmt.Fprintf(&b, "foreign_series_with_a_long_name{path=\"/some/long/path/%d\",method=\"GET\"} %d\n", i, i)
-		}
-		answer(w, http.StatusOK, expositionType, b.Bytes())
+		w.Header().Set("Content-Type", expositionType)
+		w.Header().Set("Content-Length", strconv.Itoa(len(page)+foreign.Len()))
+		w.Write(page)
+		w.Write(foreign.Bytes())
 	}
 }
 

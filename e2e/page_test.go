@@ -121,8 +121,8 @@ func (p *page) shows(zone string) {
 		}
 		return nil
 	})
-	picture := run(p, chromedp.FullScreenshot(90))
-	if err := os.WriteFile(filepath.Join(p.t.ArtifactDir(), zone+".jpg"), picture, 0o644); err != nil {
+	picture := run(p, chromedp.FullScreenshot(100))
+	if err := os.WriteFile(filepath.Join(p.t.ArtifactDir(), zone+".png"), picture, 0o644); err != nil {
 		p.t.Errorf("keeping the picture: %v", err)
 	}
 }
