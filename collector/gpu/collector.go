@@ -162,7 +162,7 @@ func (c *Collector) Snapshot() Snapshot {
 	s.Status.Up = false
 	s.Status.Reason = Stuck
 	s.Status.Detail = fmt.Sprintf("no complete poll of the GPUs for %s", now.Sub(s.At).Round(time.Second))
-	if hung {
+	if call != nil {
 		s.Status.InFlight, s.Status.InFlightSince = call.name, call.since
 		s.Status.Detail = fmt.Sprintf("the driver call %s has not returned for %s", call.name, now.Sub(call.since).Round(time.Second))
 	}
