@@ -72,6 +72,11 @@ func demo(ctx context.Context, f *simulatorFlags, address, engineAddress string,
 		return usageError{err}
 	}
 
+	handler, err := newHandler(live, "/metrics", interval, logger)
+	if err != nil {
+		return err
+	}
+
 	url := "http://" + listener.Addr().String()
 	fmt.Fprintf(out, `headroom_exporter demo: a simulated %s with load %s
 
@@ -85,9 +90,7 @@ Ctrl-C ends it.
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.run(ctx, on(engineListener)) })
-	group.Go(func() error {
-		return serve(ctx, live, serving{listen: on(listener), telemetryPath: "/metrics", interval: interval, logger: logger})
-	})
+	group.Go(func() error { return serve(ctx, live, handler, on(listener)) })
 	return group.Wait()
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -60,7 +61,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(errOut, "%s: %s; try --help\n", name, err)
+		fmt.Fprintf(errOut, "%s: %s%s; try --help\n", name, culprit(app, args, err), err)
 		return exitUsage
 	}
 	err = commands[selected](ctx, out)
@@ -70,12 +71,15 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		// Ended as asked: by a signal or by --duration.
 		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(errOut, "%s: %s\n", name, err)
+		fmt.Fprintf(errOut, "%s: %s\n", name, oneLine(err))
 		return exitUsage
 	case errors.Is(err, errHeadroomUnknown):
 		return exitFailed
 	default:
-		fmt.Fprintf(errOut, "%s: %s\n", name, err)
+		fmt.Fprintf(errOut, "%s: %s\n", name, oneLine(err))
 		return exitFailed
 	}
 }
+
+// oneLine joins the lines of an error that joins several.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

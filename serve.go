@@ -89,6 +89,12 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.engine.Validate(); err != nil {
 		return usageError{err}
 	}
+	if f.ttftSLO <= 0 {
+		return usageError{fmt.Errorf("--slo.ttft %s: must be above 0", f.ttftSLO)}
+	}
+	if f.gpus < 1 {
+		return usageError{fmt.Errorf("--model.gpus %d: must be 1 or more", f.gpus)}
+	}
 	if err := toolkit.Validate(*f.web.WebConfigFile); err != nil {
 		return usageError{fmt.Errorf("--web.config.file %s: %w", *f.web.WebConfigFile, err)}
 	}
@@ -115,11 +121,12 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if f.once {
 		return once(ctx, live, f.engine.Interval, f.output, out)
 	}
+	handler, err := newHandler(live, f.telemetryPath, f.engine.Interval, logger)
+	if err != nil {
+		return err
+	}
 	logger.Info("starting", "version", version.Info(), "engine", f.engine.URL, "interval", f.engine.Interval)
-	return serve(ctx, live, serving{
-		listen:        func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) },
-		telemetryPath: f.telemetryPath, interval: f.engine.Interval, logger: logger,
-	})
+	return serve(ctx, live, handler, func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) })
 }
 
 // once takes two readings, because rates need two, and prints the snapshot.
@@ -150,17 +157,8 @@ func once(ctx context.Context, live *sidecar.Sidecar, interval time.Duration, ou
 	return nil
 }
 
-// serving says how a sidecar is served.
-type serving struct {
-	// listen serves on the addresses that were asked for until the server is shut down.
-	listen        func(*http.Server) error
-	telemetryPath string
-	interval      time.Duration
-	logger        *slog.Logger
-}
-
-// serve runs the live loop and the web server until the context ends.
-func serve(ctx context.Context, live *sidecar.Sidecar, s serving) error {
+// newHandler returns the web side of a sidecar.
+func newHandler(live *sidecar.Sidecar, telemetryPath string, interval time.Duration, logger *slog.Logger) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -168,15 +166,20 @@ func serve(ctx context.Context, live *sidecar.Sidecar, s serving) error {
 		versioncollector.NewCollector(name),
 	)
 	handler, err := web.New(web.Config{
-		Source: live, Registry: registry, TelemetryPath: s.telemetryPath, Interval: s.interval,
-		Version: version.Version, Logger: s.logger,
+		Source: live, Registry: registry, TelemetryPath: telemetryPath, Interval: interval,
+		Version: version.Version, Logger: logger,
 	})
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{fmt.Errorf("--web.telemetry-path: %w", err)}
 	}
+	return handler, nil
+}
+
+// serve runs the live loop and the web server until the context ends.
+func serve(ctx context.Context, live *sidecar.Sidecar, handler http.Handler, listen func(*http.Server) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return live.Run(ctx) })
-	group.Go(func() error { return serveHTTP(ctx, handler, s.listen) })
+	group.Go(func() error { return serveHTTP(ctx, handler, listen) })
 	return group.Wait()
 }
 

@@ -98,6 +98,9 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank) Replica {
 	}.LoadRatios()
 	rep.Bandwidth = s.bandwidth(&rep, stock, recent)
 	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
+	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
+		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
+	}
 
 	rep.Binding = r.binding.Update(rep.LoadRatios)
 	// Without both stocks a comfortable number would rest on what happens to be known.
