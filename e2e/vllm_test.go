@@ -165,7 +165,7 @@ func eightSequences(t *testing.T, report *report) {
 	r = onlyReplica(t, h)
 	wantSlots(t, r, 8)
 	wantHeadroom(t, r, 0.99, 1)
-	if n, absent := mustMetrics(t, s.url).sum("headroom_exporter_engine_counter_resets_total"); absent || n < 1 {
+	if n, absent := mustMetrics(t, s.url).sum("headroom_exporter_engine_resets_total"); absent || n < 1 {
 		t.Errorf("%v counter resets are counted after a restart, want at least 1", n)
 	}
 	v.kill()
