@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -212,13 +213,23 @@ func TestSummary(t *testing.T) {
 		{func(r *sidecar.Replica) { r.HeadroomRatio = nan }, "Headroom is not known"},
 		{func(r *sidecar.Replica) { r.State = engine.StateStale }, "Headroom is not known"},
 		{func(r *sidecar.Replica) { r.HeadroomRatio = 1; r.Binding = capacity.NoConstraint }, "100 % headroom · 14.2 more requests/s of this mix"},
-		{func(r *sidecar.Replica) { r.HeadroomRatio = -0.001 }, "Full · 14.2 more requests/s of this mix · sequence slots bind"},
+		{func(r *sidecar.Replica) { r.HeadroomRatio, r.Left.RequestsPerSecond = 0, 0 }, "0 % headroom · 0.0 more requests/s of this mix · sequence slots bind"},
+		{func(r *sidecar.Replica) { r.HeadroomRatio = -0.001 }, "0 % headroom · 14.2 more requests/s of this mix · sequence slots bind"},
 		{func(r *sidecar.Replica) { r.Binding = capacity.Curve; r.Left.RequestsPerSecond = 1234 }, "38 % headroom · 1,234 more requests/s of this mix · the capacity curve binds"},
 	} {
 		r := rank("0")
 		c.change(&r)
 		if got := summarize(&r); got != c.want {
 			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+	}
+	// The page finds the percentage in every summary of known headroom.
+	split := regexp.MustCompile(`^.* % (headroom|over full)($| · )`)
+	for _, h := range []float64{-7, -1, -0.006, -0.004, -1e-9, math.Copysign(0, -1), 0, 1e-9, 0.004, 0.5, 0.999, 1} {
+		r := rank("0")
+		r.HeadroomRatio = h
+		if got := summarize(&r); !split.MatchString(got) || strings.Contains(got, "-0 %") {
+			t.Errorf("headroom %v: %q", h, got)
 		}
 	}
 	for _, c := range capacity.Constraints() {

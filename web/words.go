@@ -73,7 +73,8 @@ var bindingWords = [capacity.NumConstraints]string{
 	capacity.LoRA:          "LoRA adapters bind",
 }
 
-// summarize says in one line what a replica can still take.
+// summarize says in one line what a replica can still take. The status page
+// splits it at its dots, and sets its leading percentage large.
 func summarize(r *sidecar.Replica) string {
 	if !r.State.Known() {
 		return "Headroom is not known"
@@ -82,12 +83,10 @@ func summarize(r *sidecar.Replica) string {
 	switch h := r.HeadroomRatio; {
 	case math.IsNaN(h):
 		return "Headroom is not known"
-	case percent(math.Abs(h)) == percent(0):
-		parts = append(parts, "Full")
-	case h < 0:
+	case percent(-h) != percent(0) && h < 0:
 		parts = append(parts, percent(-h)+" over full")
 	default:
-		parts = append(parts, percent(h)+" headroom")
+		parts = append(parts, percent(math.Abs(h))+" headroom")
 	}
 	switch left := r.Left.RequestsPerSecond; {
 	case math.IsNaN(left) || math.IsInf(left, 0):

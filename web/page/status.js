@@ -72,9 +72,9 @@ function drawHero(answer, r) {
   say(byId("glyph"), serving ? zones[r.zone].glyph : waiting ? "◌" : "✕");
   say(byId("zone"), serving ? zones[r.zone].words : `engine ${answer.engine.state === r.state ? "" : "rank "}${r.state}`);
   const own = answer.engine.state === r.state ? answer.engine : { summary: `This rank is ${r.state}.`, advice: r.reasons[0] };
-  const lead = serving && figure ? rest.join(" · ") : serving && r.reasons.length ? r.reasons[0] : own.summary;
+  const lead = serving && figure ? rest.join(" · ") : own.summary;
   say(byId("lead"), lead.charAt(0).toUpperCase() + lead.slice(1));
-  say(byId("lead-note"), serving ? (r.model_name ? `${r.model_name}, rank ${r.engine}. ${own.summary}` : own.summary) : [own.advice, answer.engine.error].filter(Boolean).join(" "));
+  say(byId("lead-note"), serving ? [r.model_name && `${r.model_name}, rank ${r.engine}.`, figure ? own.summary : "Why its headroom is not known stands at the end of this page."].filter(Boolean).join(" ") : [own.advice, answer.engine.error].filter(Boolean).join(" "));
   drawLeft(r.left);
   const curve = byId("curve");
   curve.hidden = !known(r.headroom_ratio) || !r.curve.notice;
@@ -143,10 +143,11 @@ function drawFacts(answer, r) {
     ["tokens a step", count(r.token_budget.tokens), r.token_budget.source ? limitSources[r.token_budget.source] || r.token_budget.source : ""],
     ["memory bandwidth", bandwidth ? `${percent(bandwidth.ratio)} of achievable` : dash, bandwidth ? bandwidthSources[bandwidth.source] || bandwidth.source : ""],
   ]);
+  const computed = r.rates.computed_prompt_tokens_per_second;
   facts(byId("traffic"), [
     ["running", count(r.requests.running)], ["waiting", count(r.requests.waiting)],
     ["requests offered", rate(r.rates.offered_requests_per_second)], ["requests served", rate(r.rates.served_requests_per_second)],
-    ["prompt tokens", rate(r.rates.prompt_tokens_per_second), known(r.rates.computed_prompt_tokens_per_second) ? `${rate(r.rates.computed_prompt_tokens_per_second)} computed, the rest from cache` : ""],
+    ["prompt tokens", rate(r.rates.prompt_tokens_per_second), computed === 0 || !known(computed) ? "" : computed === r.rates.prompt_tokens_per_second ? "all of them computed" : `${rate(computed)} computed, the rest from cache`],
     ["generated tokens", rate(r.rates.generation_tokens_per_second)], ["preemptions", rate(r.rates.preemptions_per_second)], ["engine steps", rate(r.rates.steps_per_second)],
   ]);
   const l = r.latencies;
@@ -161,7 +162,7 @@ function drawFacts(answer, r) {
     ["longest sequence", known(e.max_model_length_tokens) ? `${count(e.max_model_length_tokens)} tokens` : dash],
   ]);
   drawGPUs(answer);
-  const missing = e.missing_signals.length ? [`The engine's page does not carry: ${e.missing_signals.join(", ")}.`] : [];
+  const missing = e.missing_signals.length ? [`Signals that the engine's page does not carry: ${e.missing_signals.join(", ")}.`] : [];
   const reasons = [...r.reasons, ...missing];
   fit(byId("reasons"), Math.max(1, reasons.length), () => element("li")).forEach((item, i) => say(item, reasons[i] || "Nothing: every reading is there."));
 }
