@@ -47,7 +47,7 @@ func requestFailure(url string, err error) *Failure {
 	case errors.Is(err, context.Canceled):
 		f.Reason, f.Transient = "cancelled", true
 		f.Message = "the poll of " + url + " was cancelled"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
 		f.Reason, f.Transient = "timeout", true
 		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
 	case errors.As(err, &dns):

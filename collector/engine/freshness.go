@@ -99,6 +99,7 @@ func (m *machine) disabled(reason string) {
 // keeps tells whether a failure leaves the state as it is; it counts the failure.
 func (m *machine) keeps(f *Failure) bool {
 	if !f.Transient {
+		m.transient = 0
 		return false
 	}
 	m.transient++

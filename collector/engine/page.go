@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"strconv"
@@ -42,8 +43,6 @@ type pages struct {
 	generation uint64
 	// start is process_start_time_seconds.
 	start *series
-	// overflow is set when a page goes beyond the bounds.
-	overflow bool
 }
 
 func newPages(tables []*table, replicaID string) *pages {
@@ -60,7 +59,6 @@ func (p *pages) forget() {
 		p.layouts = append(p.layouts, newLayout(t, p.replicaID))
 	}
 	p.start = nil
-	p.overflow = false
 }
 
 // summary is what one page holds, before any signal is read of it.
@@ -72,8 +70,7 @@ type summary struct {
 }
 
 // read takes one whole page. After an error nothing of it may be used.
-func (p *pages) read(body []byte, contentType string) (summary, *Failure) {
-	s := summary{families: make([]bool, len(p.tables))}
+func (p *pages) read(body []byte, contentType string) (s summary, f *Failure) {
 	if f := notText(body, contentType); f != nil {
 		return s, f
 	}
@@ -82,24 +79,19 @@ func (p *pages) read(body []byte, contentType string) (summary, *Failure) {
 		f.Transient = true
 		return s, f
 	}
-	// An error beside a parser is a remark on the content type only.
-	parser, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{FallbackContentType: "text/plain"})
-	if parser == nil {
-		return s, &Failure{Reason: "not_metrics", Message: "the page cannot be parsed", err: err}
-	}
-	p.generation++
-	before := len(p.known)
-	if err := p.pass(parser, &s); err != nil {
-		if len(p.known) > before {
-			p.forget()
+	overflow := false
+	for range 2 {
+		var err error
+		if s, overflow, err = p.pass(body, contentType); err != nil {
+			p.forget() // what a broken page brought along is not worth keeping
+			return s, &Failure{Reason: "malformed", Message: "the page is not in the Prometheus text format", err: err}
 		}
-		return s, &Failure{Reason: "malformed", Message: "the page is not in the Prometheus text format", err: err}
+		if !overflow {
+			return s, nil
+		}
+		p.forget() // ranks that are gone may have filled it: once more with this page's alone
 	}
-	if p.overflow {
-		p.forget()
-		return s, failure("too_many_series", "the page has more than %d ranks or %d series of one metric; it is not one engine's page", maxRanks, maxParts)
-	}
-	return s, nil
+	return s, failure("too_many_series", "the page has more than %d ranks or %d series of one metric; it is not one engine's page", maxRanks, maxParts)
 }
 
 // trim forgets everything when most of it is no longer on the page, as after
@@ -110,14 +102,22 @@ func (p *pages) trim(onPage int) {
 	}
 }
 
-func (p *pages) pass(parser textparse.Parser, sum *summary) error {
+// pass goes over the page once; overflow tells that it went beyond the bounds.
+func (p *pages) pass(body []byte, contentType string) (sum summary, overflow bool, err error) {
+	// An error beside a parser is a remark on the content type only.
+	parser, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{FallbackContentType: "text/plain"})
+	if parser == nil {
+		return sum, false, fmt.Errorf("choosing a parser: %w", err)
+	}
+	sum.families = make([]bool, len(p.tables))
+	p.generation++
 	for {
 		entry, err := parser.Next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return sum, overflow, nil
 		}
 		if err != nil {
-			return err
+			return sum, false, fmt.Errorf("parsing sample %d: %w", sum.series+1, err)
 		}
 		if entry != textparse.EntrySeries {
 			continue
@@ -125,7 +125,9 @@ func (p *pages) pass(parser textparse.Parser, sum *summary) error {
 		name, _, value := parser.Series()
 		s, ok := p.known[string(name)]
 		if !ok {
-			s = p.place(parser, name)
+			var fits bool
+			s, fits = p.place(parser, name)
+			overflow = overflow || !fits
 			p.known[string(name)] = s
 		}
 		sum.series++
@@ -140,8 +142,8 @@ func (p *pages) pass(parser textparse.Parser, sum *summary) error {
 	}
 }
 
-// place finds where a new series goes.
-func (p *pages) place(parser textparse.Parser, written []byte) *series {
+// place finds where a new series goes; false when there is no room.
+func (p *pages) place(parser textparse.Parser, written []byte) (*series, bool) {
 	s := &series{table: -1}
 	name := written
 	if i := bytes.IndexByte(written, '{'); i >= 0 {
@@ -165,15 +167,12 @@ func (p *pages) place(parser textparse.Parser, written []byte) *series {
 			s.table = i
 			if t.routerLabel != "" && set.Get(t.routerLabel) != "" && set.Get(t.modelLabel) == "" {
 				s.router = true
-				return s
+				return s, true
 			}
-			if !p.layouts[i].add(key, set, s) {
-				p.overflow = true
-			}
-			return s
+			return s, p.layouts[i].add(key, set, s)
 		}
 	}
-	return s
+	return s, true
 }
 
 // notText refuses what cannot be a metrics page in text.

@@ -92,7 +92,7 @@ func (p *Poller) Poll(ctx context.Context) Observation {
 	if f == nil {
 		p.timeouts = 0
 		p.complete(ctx)
-		return p.observed(arrived)
+		return p.observed()
 	}
 	return p.failed(ctx, f)
 }
@@ -213,12 +213,12 @@ func firstKnown(values ...int) int {
 }
 
 // observed publishes a good poll.
-func (p *Poller) observed(at time.Time) Observation {
+func (p *Poller) observed() Observation {
 	if p.last.Err != nil {
 		p.log.Info("engine answers again", "url", p.client.page, "state", string(p.machine.state))
 	}
 	p.last.Fresh, p.last.Err = true, nil
-	return p.publish(at)
+	return p.publish()
 }
 
 // failed publishes a poll without a reading.
@@ -261,11 +261,11 @@ func sameReason(last error, f *Failure) bool {
 // repeat publishes the last reading, no longer fresh.
 func (p *Poller) repeat(err error) Observation {
 	p.last.Fresh, p.last.Err = false, err
-	return p.publish(time.Now())
+	return p.publish()
 }
 
-func (p *Poller) publish(at time.Time) Observation {
-	p.last.At = at
+func (p *Poller) publish() Observation {
+	p.last.At = time.Now()
 	p.last.State, p.last.Reason = p.machine.state, p.machine.reason
 	if p.last.State == "" { // cancelled before anything was known
 		p.last.State, p.last.Reason = StateDown, "cancelled"

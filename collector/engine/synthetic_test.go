@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestBothNames: 0.9.2 to 0.10.2 exported renamed metrics under both names.
@@ -238,6 +239,24 @@ func TestSeriesThatComeAndGo(t *testing.T) {
 		p.trim(sum.series)
 		if len(p.known) > 2*sum.series+256 {
 			t.Fatalf("%d series are kept of pages with %d", len(p.known), sum.series)
+		}
+	}
+}
+
+// TestReplicasThatComeAndGo: a node's page over months, one replica at a time.
+func TestReplicasThatComeAndGo(t *testing.T) {
+	n := newNormaliser(tables, "")
+	index := 1 // Ray
+	for i := range 3 * maxRanks {
+		page := fmt.Sprintf("ray_vllm_num_requests_running{ReplicaId=\"r%d\",engine=\"0\",model_name=\"m\"} 1\n", i)
+		if _, f := n.pages.read([]byte(page), classic); f != nil {
+			t.Fatalf("replica %d: %v", i, f)
+		}
+		if ranks, _ := n.ranks(index, time.Time{}); len(ranks) != 1 || ranks[0].Engine != "0" {
+			t.Fatalf("replica %d: ranks are %v", i, ranks)
+		}
+		if len(n.trackers) > 2*maxRanks || len(n.pages.layouts[index].ranks) > maxRanks {
+			t.Fatalf("replica %d: %d trackers, %d ranks are kept", i, len(n.trackers), len(n.pages.layouts[index].ranks))
 		}
 	}
 }

@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"syscall"
+	"testing"
+)
+
+func TestRequestFailure(t *testing.T) {
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for _, test := range []struct {
+		err       error
+		reason    string
+		transient bool
+	}{
+		{dial(&net.DNSError{Err: "no such host", Name: "h", IsNotFound: true}), "name_not_resolved", false},
+		{dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "connection_refused", false},
+		{dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "connection_failed", false},
+		{dial(os.NewSyscallError("connect", syscall.ETIMEDOUT)), "timeout", true},
+		{os.NewSyscallError("read", syscall.ECONNRESET), "connection_reset", true},
+		{os.NewSyscallError("write", syscall.EPIPE), "connection_reset", true},
+		{io.EOF, "connection_reset", true},
+		{io.ErrUnexpectedEOF, "truncated", true},
+		{context.DeadlineExceeded, "timeout", true},
+		{os.ErrDeadlineExceeded, "timeout", true},
+		{context.Canceled, "cancelled", true},
+		{http.ErrSchemeMismatch, "tls", false},
+		{tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, "tls", false},
+		{errors.New("malformed HTTP response"), "connection_failed", false},
+	} {
+		f := requestFailure("http://h/metrics", &url.Error{Op: "Get", URL: "http://h/metrics", Err: fmt.Errorf("around it: %w", test.err)})
+		if f.Reason != test.reason || f.Transient != test.transient || !errors.Is(f, test.err) {
+			t.Errorf("%v is %s, transient %v; want %s, %v", test.err, f.Reason, f.Transient, test.reason, test.transient)
+		}
+	}
+}
