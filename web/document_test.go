@@ -61,7 +61,7 @@ func TestDocument(t *testing.T) {
 		"engine.missing_signals.0": "sequence_slots",
 		"replicas.0.model_name":    model, "replicas.0.engine": "0", "replicas.0.engine_type": "vllm", "replicas.0.engine_version": "0.32.0", "replicas.0.state": "ok",
 		"replicas.0.headroom_ratio": 0.378906, "replicas.0.binding_constraint": "sequence_slots", "replicas.0.zone": "stable",
-		"replicas.0.summary":          "38 % headroom · 14.2 more requests/s of this mix · sequence slots bind",
+		"replicas.0.summary":          "38 % headroom · at most 14.2 more requests/s of this mix · sequence slots bind",
 		"replicas.0.load_ratio.curve": nil, "replicas.0.load_ratio.sequence_slots": 0.621094, "replicas.0.load_ratio.token_slots": 0.41, "replicas.0.load_ratio.token_budget": 0.25, "replicas.0.load_ratio.queue": 0.0, "replicas.0.load_ratio.lora": nil,
 		"replicas.0.left.requests_per_second": 14.2, "replicas.0.left.prompt_tokens_per_second": 7270.4, "replicas.0.left.generation_tokens_per_second": 3635.2, "replicas.0.left.sequence_slots": 97.0, "replicas.0.left.token_slots": 223546.0,
 		"replicas.0.occupancy.sequence_slots.used": 159.0, "replicas.0.occupancy.sequence_slots.total": 256.0, "replicas.0.occupancy.sequence_slots.ratio": 0.621094, "replicas.0.occupancy.sequence_slots.source": "default",
@@ -206,16 +206,20 @@ func TestSummary(t *testing.T) {
 		change func(*sidecar.Replica)
 		want   string
 	}{
-		{func(*sidecar.Replica) {}, "38 % headroom · 14.2 more requests/s of this mix · sequence slots bind"},
+		{func(*sidecar.Replica) {}, "38 % headroom · at most 14.2 more requests/s of this mix · sequence slots bind"},
 		{func(r *sidecar.Replica) { r.HeadroomRatio, r.Left.RequestsPerSecond = -0.12, -2.06 }, "12 % over full · 2.1 requests/s of this mix too many · sequence slots bind"},
 		{func(r *sidecar.Replica) { r.Left.RequestsPerSecond = nan }, "38 % headroom · sequence slots bind"},
 		{func(r *sidecar.Replica) { r.Left.RequestsPerSecond = math.Inf(1) }, "38 % headroom · sequence slots bind"},
 		{func(r *sidecar.Replica) { r.HeadroomRatio = nan }, "Headroom is not known"},
 		{func(r *sidecar.Replica) { r.State = engine.StateStale }, "Headroom is not known"},
-		{func(r *sidecar.Replica) { r.HeadroomRatio = 1; r.Binding = capacity.NoConstraint }, "100 % headroom · 14.2 more requests/s of this mix"},
-		{func(r *sidecar.Replica) { r.HeadroomRatio, r.Left.RequestsPerSecond = 0, 0 }, "0 % headroom · 0.0 more requests/s of this mix · sequence slots bind"},
-		{func(r *sidecar.Replica) { r.HeadroomRatio = -0.001 }, "0 % headroom · 14.2 more requests/s of this mix · sequence slots bind"},
-		{func(r *sidecar.Replica) { r.Binding = capacity.Curve; r.Left.RequestsPerSecond = 1234 }, "38 % headroom · 1,234 more requests/s of this mix · the capacity curve binds"},
+		{func(r *sidecar.Replica) { r.HeadroomRatio = 1; r.Binding = capacity.NoConstraint }, "100 % headroom · at most 14.2 more requests/s of this mix"},
+		{func(r *sidecar.Replica) { r.HeadroomRatio, r.Left.RequestsPerSecond = 0, 0 }, "0 % headroom · at most 0.0 more requests/s of this mix · sequence slots bind"},
+		{func(r *sidecar.Replica) { r.HeadroomRatio = -0.001 }, "0 % headroom · at most 14.2 more requests/s of this mix · sequence slots bind"},
+		{func(r *sidecar.Replica) {
+			r.Curve.Valid = true
+			r.Binding = capacity.Curve
+			r.Left.RequestsPerSecond = 1234
+		}, "38 % headroom · 1,234 more requests/s of this mix · the capacity curve binds"},
 	} {
 		r := rank("0")
 		c.change(&r)

@@ -92,8 +92,11 @@ func summarize(r *sidecar.Replica) string {
 	case math.IsNaN(left) || math.IsInf(left, 0):
 	case left < 0:
 		parts = append(parts, quantity(-left)+" requests/s of this mix too many")
-	default:
+	case r.Curve.Valid:
 		parts = append(parts, quantity(left)+" more requests/s of this mix")
+	default:
+		// Slots fill faster than load grows, because a fuller batch is a slower one.
+		parts = append(parts, "at most "+quantity(left)+" more requests/s of this mix")
 	}
 	if r.Binding >= 0 && r.Binding < capacity.NumConstraints {
 		parts = append(parts, bindingWords[r.Binding])

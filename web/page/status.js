@@ -58,7 +58,7 @@ function drawRanks(replicas, chosen) {
   });
   const total = (read) => replicas.every((r) => known(read(r))) ? replicas.reduce((sum, r) => sum + read(r), 0) : null;
   const parts = [[quantity(total((r) => r.left.requests_per_second)), "more requests/s"], [count(total((r) => r.left.sequence_slots)), "sequence slots"], [count(total((r) => r.left.token_slots)), "token slots"]];
-  say(byId("together"), `All ranks together can take ${parts.map(([v, unit]) => `${v} ${unit}`).join(" · ")}`);
+  say(byId("together"), `All ranks together can take${replicas.every((r) => r.curve.valid) ? "" : " at most"} ${parts.map(([v, unit]) => `${v} ${unit}`).join(" · ")}`);
 }
 
 function drawHero(answer, r) {
