@@ -151,7 +151,8 @@ func startChild(t *testing.T, library string, s *script, env ...string) *child {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), "GPU_TEST_LIBRARY="+library, "GPU_TEST_PROC="+t.TempDir())
+	// The race detector's runtime sleeps for a second at the end of a process.
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "GPU_TEST_LIBRARY="+library, "GPU_TEST_PROC="+t.TempDir())
 	if s != nil {
 		cmd.Env = append(cmd.Env, "FAKENVML_SCRIPT="+s.path)
 	}

@@ -166,7 +166,8 @@ func TestAllLostIsRetriedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDevice{id: "GPU-a"}
 		lib := newFakeLibrary(d)
-		c, stop := start(t, lib)
+		log := &strings.Builder{}
+		c, stop := start(t, lib, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 		after(interval)
 		lib.set(func(l *fakeLibrary) { d.results["*"] = gpuIsLost; l.calls["open"] = 0 })
 		after(interval)
@@ -187,6 +188,12 @@ func TestAllLostIsRetriedWithBackoff(t *testing.T) {
 			t.Errorf("it does not come back: %+v", s.Status)
 		}
 		stop()
+		// Said once, not at each of the attempts.
+		for words, times := range map[string]int{"GPU lost": 1, "GPUs are not read": 1, "GPU can be read again": 1, "reading GPUs": 2} {
+			if n := strings.Count(log.String(), `msg="`+words+`"`); n != times {
+				t.Errorf("the log says %q %d times, want %d:\n%s", words, n, times, log)
+			}
+		}
 	})
 }
 

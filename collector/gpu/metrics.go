@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,25 @@ func NewMetrics(source func() Snapshot) prometheus.Collector {
 		m.descs = append(m.descs, prometheus.NewDesc(f.name, f.help, f.labels, nil))
 	}
 	return m
+}
+
+// Metric describes a family that NewMetrics exposes.
+type Metric struct {
+	Name, Type, Help string
+	Labels           []string
+}
+
+// Metrics are the families that NewMetrics exposes, for documentation.
+func Metrics() []Metric {
+	list := make([]Metric, len(families))
+	for i, f := range families {
+		kind := "gauge"
+		if f.kind == counted {
+			kind = "counter"
+		}
+		list[i] = Metric{Name: f.name, Type: kind, Help: f.help, Labels: f.labels}
+	}
+	return list
 }
 
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
@@ -81,7 +101,7 @@ const (
 
 func labels(more ...string) []string { return append([]string{"uuid"}, more...) }
 
-var families = append(append(append([]family{}, statusFamilies...), readingFamilies...), healthFamilies...)
+var families = slices.Concat(statusFamilies, readingFamilies, healthFamilies)
 
 var statusFamilies = []family{
 	{"headroom_gpu_nvml_up", gauge, "1 while GPUs are read through NVML; 0 when they are not, with the reason.", []string{"reason"},

@@ -35,10 +35,12 @@ type owner struct {
 	// chosen are the UUIDs last selected by processes.
 	chosen []string
 	everUp bool
+	// mourned is why each lost GPU was last said to be lost.
+	mourned map[string]string
 }
 
 func newOwner(c *Collector) *owner {
-	return &owner{c: c, lib: c.lib, calls: map[string]Call{}, rejected: map[string]uint64{}, xids: map[string]xidCounts{}}
+	return &owner{c: c, lib: c.lib, calls: map[string]Call{}, rejected: map[string]uint64{}, xids: map[string]xidCounts{}, mourned: map[string]string{}}
 }
 
 // failure ends a session.
@@ -70,6 +72,9 @@ func (o *owner) run(ctx context.Context) error {
 			f = &failure{reason: DriverError, detail: err.Error()}
 		}
 		reason, detail := f.reason, f.detail
+		if o.status.Up {
+			said = OK
+		}
 		o.down(f)
 		if reason == Mismatch && o.everUp {
 			o.c.logger.Error("GPU driver replaced", "detail", detail)

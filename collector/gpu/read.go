@@ -9,6 +9,7 @@ import (
 
 const (
 	mega = 1e6
+	// kilo turns NVML's milliwatts and millijoules into units.
 	kilo = 1e3
 )
 
@@ -34,7 +35,11 @@ func (s *session) ask(t *tracked, name string, f func() code) code {
 
 func (s *session) lose(t *tracked, why string) {
 	t.lost = why
-	s.c.logger.Error("GPU lost", "uuid", t.identity.UUID, "why", why)
+	if id := t.identity.UUID; s.mourned[id] != why {
+		// Once, not at each attempt to find it again.
+		s.mourned[id] = why
+		s.c.logger.Error("GPU lost", "uuid", id, "why", why)
+	}
 }
 
 // number asks for one number, NaN when it is not known.
@@ -68,6 +73,10 @@ func (s *session) read(t *tracked, now time.Time) Reading {
 	if t.lost != "" {
 		s.freeSamples(t)
 		return r.lost(t.lost)
+	}
+	if _, was := s.mourned[r.UUID]; was {
+		delete(s.mourned, r.UUID)
+		s.c.logger.Info("GPU can be read again", "uuid", r.UUID)
 	}
 	s.learn(t, &r)
 	r.Capabilities = maps.Clone(t.capabilities)

@@ -4,6 +4,8 @@ package gpu
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +53,7 @@ func (p page) absent(t *testing.T, names ...string) {
 }
 
 func TestHealthyH100(t *testing.T) {
+	t.Parallel()
 	c := startChild(t, buildFake(t), newScript(t))
 	// GPM needs a second poll.
 	p := c.until(of("memory_bandwidth_ratio", `source="gpm"`), 0.715)
@@ -109,20 +112,73 @@ func TestHealthyH100(t *testing.T) {
 	c.end()
 }
 
-func TestMissingSymbols(t *testing.T) {
-	optional := []string{
-		"nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion",
-		"nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetArchitecture",
-		"nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetTotalEnergyConsumption",
-		"nvmlDeviceGetMemoryBusWidth", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
-		"nvmlDeviceGetSupportedEventTypes", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetTemperature",
-		"nvmlDeviceGetMarginTemperature", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo",
-		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetFieldValues",
-		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
-		"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlEventSetCreate", "nvmlEventSetFree", "nvmlDeviceRegisterEvents",
-		"nvmlEventSetWait_v2", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet",
-		"nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
+// optional are the functions that a library may lack.
+var optional = []string{
+	"nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion",
+	"nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetArchitecture",
+	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetTotalEnergyConsumption",
+	"nvmlDeviceGetMemoryBusWidth", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
+	"nvmlDeviceGetSupportedEventTypes", "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetTemperature",
+	"nvmlDeviceGetMarginTemperature", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo",
+	"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetFieldValues",
+	"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
+	"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlEventSetCreate", "nvmlEventSetFree", "nvmlDeviceRegisterEvents",
+	"nvmlEventSetWait_v2", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet",
+	"nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
+}
+
+// required are those without which no GPU can be named.
+var required = []string{"nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
+
+// A call whose function is not looked up first, or another in its place, ends
+// the process on a driver that lacks it.
+func TestEveryCallIsGated(t *testing.T) {
+	gated := map[string]bool{}
+	for _, name := range []string{"nvml_linux.go", "nvml_device_linux.go"} {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`"(nvml\w+)"`).FindAllStringSubmatch(string(source), -1) {
+			gated[m[1]] = true
+		}
+		for _, m := range regexp.MustCompile(`ask\(d\.b, "nvml(?:Device)?(\w+)", d\.d\.(\w+)\)`).FindAllStringSubmatch(string(source), -1) {
+			if m[1] != m[2] {
+				t.Errorf("%s calls %s behind the symbol of %s", name, m[2], m[1])
+			}
+		}
+		// Every method of the library's objects that is called stands in a
+		// function that looks something up.
+		for _, f := range strings.Split(string(source), "\nfunc ")[1:] {
+			calls := regexp.MustCompile(`\b(?:b\.api|d\.d|s\.s|handle)\.[A-Z]\w+`).MatchString(strings.ReplaceAll(f, "b.api.Extensions", ""))
+			if looks := strings.Contains(f, ".has(") || strings.Contains(f, "ask(") || strings.Contains(f, "lib.Lookup("); calls && !looks {
+				t.Errorf("%s: ungated: func %s", name, strings.SplitN(f, "\n", 2)[0])
+			}
+		}
 	}
+	for _, name := range append(slices.Clone(optional), required...) {
+		if name == "nvmlErrorString" {
+			// go-nvml calls it to format a code, which the binding never does.
+			continue
+		}
+		if !gated[name] {
+			t.Errorf("%s is left out of a library and asked for nowhere", name)
+		}
+		delete(gated, name)
+	}
+	// What is left are the older versions of functions.
+	for name := range gated {
+		newer := slices.ContainsFunc(append(slices.Clone(optional), required...), func(o string) bool {
+			base, _, _ := strings.Cut(name, "_v")
+			return o != name && strings.HasPrefix(o, base+"_v")
+		})
+		if !newer {
+			t.Errorf("no library is tried without %s", name)
+		}
+	}
+}
+
+func TestMissingSymbols(t *testing.T) {
 	// Two GPUs, one of them split, so that every function is called.
 	lines := append(migLines(), "* gpus 2", "1 uuid GPU-1", "1 name NVIDIA H100 80GB HBM3", "1 gpm 1", "1 mig 0",
 		"1 events_supported 59407", "1 memory_total 85520809984", "1 memory_used 1", "1 gpm.2 1")
@@ -150,16 +206,11 @@ func TestMissingSymbols(t *testing.T) {
 		p.absent(t, "power_watts", "memory_used_bytes", "energy_joules_total", "collect_errors_total", "memory_bandwidth_ratio")
 		c.end()
 	})
-	for symbol, reason := range map[string]Reason{
-		"nvmlInit_v2":                   SymbolMissing,
-		"nvmlDeviceGetCount_v2":         SymbolMissing,
-		"nvmlDeviceGetHandleByIndex_v2": SymbolMissing,
-		"nvmlDeviceGetUUID":             SymbolMissing,
-	} {
+	for _, symbol := range required {
 		t.Run(symbol, func(t *testing.T) {
 			t.Parallel()
 			c := startChild(t, buildFake(t, symbol), newScript(t))
-			c.until(fmt.Sprintf("headroom_gpu_nvml_up{reason=%q}", reason), 0)
+			c.until(`headroom_gpu_nvml_up{reason="symbol_missing"}`, 0)
 			c.end()
 		})
 	}
@@ -167,6 +218,7 @@ func TestMissingSymbols(t *testing.T) {
 
 // Without GPM or fields the older calls give what they can.
 func TestOlderDriver(t *testing.T) {
+	t.Parallel()
 	library := buildFake(t, "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlGpmQueryDeviceSupport")
 	s := newScript(t, "0 clocks_event_reasons 4", "0 field.198 1000000")
 	c := startChild(t, library, s)
@@ -183,6 +235,7 @@ func TestOlderDriver(t *testing.T) {
 }
 
 func TestGPULost(t *testing.T) {
+	t.Parallel()
 	s := newScript(t)
 	c := startChild(t, buildFake(t), s)
 	c.until(up, 1)
@@ -200,6 +253,7 @@ func TestGPULost(t *testing.T) {
 }
 
 func TestOneOfTwoGPUsLost(t *testing.T) {
+	t.Parallel()
 	s := newScript(t, "* gpus 2", "1 uuid GPU-1", "1 power_milliwatts 1000")
 	c := startChild(t, buildFake(t), s, "GPU_TEST_DEVICES=all")
 	c.until(`headroom_gpu_up{uuid="GPU-1"}`, 1)
@@ -212,6 +266,7 @@ func TestOneOfTwoGPUsLost(t *testing.T) {
 }
 
 func TestHungCall(t *testing.T) {
+	t.Parallel()
 	s := newScript(t)
 	c := startChild(t, buildFake(t), s)
 	c.until(up, 1)
@@ -273,6 +328,7 @@ func TestNoGPUs(t *testing.T) {
 
 // Access to the device files is taken away while it runs.
 func TestDeviceAccessLost(t *testing.T) {
+	t.Parallel()
 	s := newScript(t)
 	c := startChild(t, buildFake(t), s)
 	c.until(up, 1)
@@ -331,13 +387,14 @@ func TestMIG(t *testing.T) {
 }
 
 func TestXIDArrives(t *testing.T) {
+	t.Parallel()
 	s := newScript(t)
 	c := startChild(t, buildFake(t), s)
 	c.until(of("capability", `feature="xid_events"`), 1)
 	// 79: fallen off the bus; 94: contained error; 154 with a new verdict.
 	s.append("0 event 1 8 79", "0 event 2 8 94", "0 event 3 8 94", "0 event 4 8 154", "0 field.230 2")
-	p := c.until(of("recovery_action", `action="node_reboot"`), 1)
-	p = c.until(fmt.Sprintf(`headroom_gpu_xid_events_total{class="recovery_info",uuid=%q,xid="154"}`, uuid), 1)
+	c.until(of("recovery_action", `action="node_reboot"`), 1)
+	p := c.until(fmt.Sprintf(`headroom_gpu_xid_events_total{class="recovery_info",uuid=%q,xid="154"}`, uuid), 1)
 	p.check(t, map[string]float64{
 		fmt.Sprintf(`headroom_gpu_xid_events_total{class="restart_node",uuid=%q,xid="79"}`, uuid): 1,
 		fmt.Sprintf(`headroom_gpu_xid_events_total{class="restart_app",uuid=%q,xid="94"}`, uuid):  2,
@@ -357,6 +414,7 @@ func TestXIDArrives(t *testing.T) {
 }
 
 func TestThrottling(t *testing.T) {
+	t.Parallel()
 	s := newScript(t, "0 clocks_event_reasons 204", "0 field.270 2500000000", "0 field.271 1500000000", "0 field.269 500000000",
 		"0 power_limit_milliwatts 500000")
 	c := startChild(t, buildFake(t), s)
@@ -378,6 +436,7 @@ func TestThrottling(t *testing.T) {
 }
 
 func TestECCAndRowRemapPending(t *testing.T) {
+	t.Parallel()
 	s := newScript(t, "0 field.3 5", "0 field.4 1", "0 field.5 7", "0 field.6 3", "0 field.142 2", "0 field.143 1", "0 field.144 1", "0 field.230 1")
 	c := startChild(t, buildFake(t), s)
 	c.until(up, 1).check(t, map[string]float64{
@@ -398,6 +457,7 @@ func TestECCAndRowRemapPending(t *testing.T) {
 }
 
 func TestLibraryReplaced(t *testing.T) {
+	t.Parallel()
 	s := newScript(t)
 	c := startChild(t, buildFake(t), s)
 	c.until(up, 1)
