@@ -28,6 +28,8 @@ type Class struct {
 	Prefix Prefix `json:"prefix,omitzero"`
 	// Session makes conversations of the requests.
 	Session Session `json:"session,omitzero"`
+	// Match says which requests of a trace belong to the class; nil for none.
+	Match *Match `json:"match,omitempty"`
 	// Observed is what a trace said about the class; nil for a class that was written by hand.
 	Observed *Observed `json:"observed,omitempty"`
 }
@@ -112,6 +114,11 @@ func (c *Class) validate() error {
 		return fmt.Errorf("think time is %g s, want 0 to %d", s.ThinkTime, maxThinkTime)
 	case s.MaxPrompt < 0 || s.MaxPrompt > MaxTokens:
 		return fmt.Errorf("max prompt is %d tokens, want 0 to %d", s.MaxPrompt, MaxTokens)
+	}
+	if c.Match != nil {
+		if err := c.Match.validate(); err != nil {
+			return err
+		}
 	}
 	if c.Observed != nil {
 		if err := c.Observed.validate(); err != nil {
