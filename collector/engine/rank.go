@@ -212,6 +212,7 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 	tr := s.tracker
 	tr.generation++
 	counted, moved, fell := false, false, false
+	var present [numSignals]bool
 	judge := func(i int, v verdict, m bool) {
 		counted, moved = true, moved || m
 		if v == reset {
@@ -228,6 +229,7 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 		if !ok {
 			continue
 		}
+		present[row.signal] = true
 		value, rejected := row.kind.check(value)
 		if rejected {
 			n.rejected++
@@ -257,6 +259,13 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 		judge(index, v, m)
 		r.histograms[signal] = h
 	}
+	if t.silentUntilFirstStep && present[EngineSteps] && tr.neverStepped() {
+		for _, s := range []Signal{RequestsRunning, RequestsWaiting, KVCacheUsage} {
+			if !present[s] {
+				r.values[s] = 0
+			}
+		}
+	}
 	if fell {
 		n.resets++
 		tr.restart = tr.generation
@@ -270,6 +279,16 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 	r.peakRunning = tr.peakRunning
 	r.State, r.Reason = tr.freshness.judge(at, r, counted, moved, tr.first)
 	tr.first = false
+}
+
+// neverStepped tells that the rank has done nothing since its engine started.
+func (t *tracker) neverStepped() bool {
+	for _, s := range []Signal{EngineSteps, PromptTokens, GenerationTokens} {
+		if c := &t.counters[s]; !c.seen || c.last != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the value of a row for a rank by its first present alias.

@@ -260,3 +260,22 @@ func TestReplicasThatComeAndGo(t *testing.T) {
 		}
 	}
 }
+
+// TestSilentUntilFirstStep: gauges without samples are 0 only while nothing was ever done.
+func TestSilentUntilFirstStep(t *testing.T) {
+	page := func(steps, prompt int) string {
+		l := "engine=\"0\",model_name=\"m\""
+		return fmt.Sprintf("vllm:iteration_tokens_total_count{%s} %d\nvllm:prompt_tokens_total{%s} %d\nvllm:generation_tokens_total{%s} 0\n", l, steps, l, prompt, l)
+	}
+	o := readOnce(t, classic, page(0, 0), nil)
+	wantState(t, o, StateIdle, "")
+	wantValues(t, &o.Reading.Ranks[0], false, map[Signal]float64{RequestsRunning: 0, RequestsWaiting: 0, KVCacheUsage: 0})
+	for _, p := range []string{page(1, 0), page(0, 5), strings.Replace(page(0, 0), "vllm:iteration", "vllm:other", 1)} {
+		o := readOnce(t, classic, p, nil)
+		wantState(t, o, StateStale, "metrics_incomplete")
+		wantValues(t, &o.Reading.Ranks[0], false, map[Signal]float64{RequestsRunning: math.NaN(), KVCacheUsage: math.NaN()})
+	}
+	// A gauge that is there and impossible is not taken for missing.
+	o = readOnce(t, classic, page(0, 0)+"vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"m\"} 7\n", nil)
+	wantValues(t, &o.Reading.Ranks[0], false, map[Signal]float64{RequestsRunning: 0, KVCacheUsage: math.NaN()})
+}

@@ -86,6 +86,9 @@ type table struct {
 	routerLabel string
 	// processStart tells that process_start_time_seconds is that of the process that counts.
 	processStart bool
+	// silentUntilFirstStep tells that gauges may be missing until a rank's first step, as
+	// vLLM's are behind several API servers: a rank that never stepped has nothing in it.
+	silentUntilFirstStep bool
 	// defaultPort of the engine's server.
 	defaultPort string
 	// serverInfo reads limits from the body of /server_info.

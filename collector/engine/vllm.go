@@ -64,13 +64,14 @@ func vllmTable() *table {
 		modelLabel:  "model_name",
 		rankLabel:   "engine",
 		// Older builds with several API servers print one series per process.
-		duplicateLabels: []string{"pid"},
-		routerLabel:     "server",
-		processStart:    true,
-		defaultPort:     "8000",
-		serverInfo:      parseVLLMServerInfo,
-		commandLine:     parseVLLMCommandLine,
-		defaults:        vllmDefaults,
+		duplicateLabels:      []string{"pid"},
+		routerLabel:          "server",
+		processStart:         true,
+		silentUntilFirstStep: true,
+		defaultPort:          "8000",
+		serverInfo:           parseVLLMServerInfo,
+		commandLine:          parseVLLMCommandLine,
+		defaults:             vllmDefaults,
 	}
 }
 
