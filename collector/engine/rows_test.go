@@ -12,36 +12,6 @@ import (
 	"time"
 )
 
-const openMetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
-// rustPage is what vLLM's Rust frontend serves: OpenMetrics, whatever was asked for.
-const rustPage = `# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{model_name="m",engine="0"} 3
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-# TYPE vllm:num_requests_waiting gauge
-vllm:num_requests_waiting{model_name="m",engine="0"} 2
-# TYPE vllm:kv_cache_usage_perc gauge
-vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0.25
-# HELP vllm:prompt_tokens Number of prefill tokens processed.
-# TYPE vllm:prompt_tokens counter
-vllm:prompt_tokens_total{model_name="m",engine="0"} 700
-# TYPE vllm:prompt_tokens_by_source counter
-vllm:prompt_tokens_by_source_total{model_name="m",engine="0",source="local_compute"} 600
-vllm:prompt_tokens_by_source_total{model_name="m",engine="0",source="local_cache_hit"} 100
-# TYPE vllm:generation_tokens counter
-vllm:generation_tokens_total{model_name="m",engine="0"} 90
-# TYPE vllm:estimated_read_bytes_per_gpu_total counter
-vllm:estimated_read_bytes_per_gpu_total_total{model_name="m",engine="0"} 5000
-# TYPE vllm:time_to_first_token_seconds histogram
-vllm:time_to_first_token_seconds_sum{model_name="m",engine="0"} 1.5
-vllm:time_to_first_token_seconds_count{model_name="m",engine="0"} 4
-vllm:time_to_first_token_seconds_bucket{le="0.1",model_name="m",engine="0"} 1
-vllm:time_to_first_token_seconds_bucket{le="2.5",model_name="m",engine="0"} 4
-vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m",engine="0"} 4
-# EOF
-`
-
 // TestReports has a subtest for every report of users that would break a collector.
 func TestReports(t *testing.T) {
 	rust := map[Signal]float64{
