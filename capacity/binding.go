@@ -27,7 +27,8 @@ func (b *Binding) Update(r LoadRatios) Constraint {
 	case at == NoConstraint:
 		*b = Binding{}
 		return NoConstraint
-	case !b.set || math.IsNaN(r[b.current]):
+	case !b.set || math.IsNaN(r[b.current]), top > 1 && r[b.current] <= 1:
+		// What is over full binds at once when what bound so far is not.
 		*b = Binding{set: true, current: at}
 	case top-r[b.current] <= BindingLead:
 		b.held = 0

@@ -95,19 +95,21 @@ func TestBindingHysteresis(t *testing.T) {
 	}{
 		{nan, nan, capacity.NoConstraint},
 		{0.5, 0.4, capacity.SequenceSlots},
-		{0.5, 0.54, capacity.SequenceSlots}, // leads, but by less than 0.05
-		{0.5, 0.60, capacity.SequenceSlots}, // leads, first
-		{0.5, 0.60, capacity.SequenceSlots}, // second
-		{0.5, 0.52, capacity.SequenceSlots}, // the lead is broken: the count starts anew
-		{0.5, 0.60, capacity.SequenceSlots}, // first
-		{0.5, 0.60, capacity.SequenceSlots}, // second
-		{0.5, 0.60, capacity.TokenSlots},    // third: switches
-		{0.58, 0.60, capacity.TokenSlots},   // stays
-		{0.62, nan, capacity.SequenceSlots}, // what bound is unknown now: at once
-		{nan, nan, capacity.NoConstraint},   //
-		{0.1, 0.12, capacity.TokenSlots},    // starts anew with the largest
-		{0.12, 0.1, capacity.TokenSlots},    //
-		{nan, 0.01, capacity.TokenSlots},    //
+		{0.5, 0.54, capacity.SequenceSlots},  // leads, but by less than 0.05
+		{0.5, 0.60, capacity.SequenceSlots},  // leads, first
+		{0.5, 0.60, capacity.SequenceSlots},  // second
+		{0.5, 0.52, capacity.SequenceSlots},  // the lead is broken: the count starts anew
+		{0.5, 0.60, capacity.SequenceSlots},  // first
+		{0.5, 0.60, capacity.SequenceSlots},  // second
+		{0.5, 0.60, capacity.TokenSlots},     // third: switches
+		{0.58, 0.60, capacity.TokenSlots},    // stays
+		{0.62, nan, capacity.SequenceSlots},  // what bound is unknown now: at once
+		{nan, nan, capacity.NoConstraint},    //
+		{0.1, 0.12, capacity.TokenSlots},     // starts anew with the largest
+		{0.12, 0.1, capacity.TokenSlots},     //
+		{nan, 0.01, capacity.TokenSlots},     //
+		{1.01, 0.99, capacity.SequenceSlots}, // over full, and what bound is not: at once
+		{1.01, 1.04, capacity.SequenceSlots}, // both are over full
 	} {
 		if got := b.Update(ratios(step.slots, step.tokens)); got != step.want {
 			t.Fatalf("step %d (%v, %v): binds %v, want %v", i, step.slots, step.tokens, got, step.want)

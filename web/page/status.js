@@ -74,7 +74,7 @@ function drawHero(answer, r) {
   const own = answer.engine.state === r.state ? answer.engine : { summary: `This rank is ${r.state}.`, advice: r.reasons[0] };
   const lead = serving && figure ? rest.join(" · ") : own.summary;
   say(byId("lead"), lead.charAt(0).toUpperCase() + lead.slice(1));
-  say(byId("lead-note"), serving ? [r.model_name && `${r.model_name}, rank ${r.engine}.`, figure ? own.summary : "Why its headroom is not known stands at the end of this page."].filter(Boolean).join(" ") : [own.advice, answer.engine.error].filter(Boolean).join(" "));
+  say(byId("lead-note"), serving ? [r.model_name && `${r.model_name}, rank ${r.engine}.`, figure ? own.summary : "Why its headroom is not known stands at the end of this page."].filter(Boolean).join(" ") : [own.advice, answer.engine.error && `Last error: ${answer.engine.error}`].filter(Boolean).join("\n"));
   drawLeft(r.left);
   const curve = byId("curve");
   curve.hidden = !known(r.headroom_ratio) || !r.curve.notice;
