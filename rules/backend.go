@@ -31,6 +31,9 @@ type backend interface {
 	series() uint64
 	// bytes on disk.
 	bytes() int64
+	// abandon closes a backend that may be failing and whose samples are kept
+	// elsewhere. After an error it is to be tried again later.
+	abandon() error
 	Close() error
 }
 
@@ -57,7 +60,8 @@ const (
 // disk is a tsdb.DB in a directory.
 type disk struct {
 	*tsdb.DB
-	logger *slog.Logger
+	// closing tells that Close was called before.
+	closing bool
 }
 
 // errFutureData is for a directory with samples later than now: appends would
@@ -83,7 +87,7 @@ func openDisk(path string, retention time.Duration, logger *slog.Logger, reg pro
 	if err != nil {
 		return nil, fmt.Errorf("opening the store in %s: %w", path, err)
 	}
-	d := &disk{db, logger}
+	d := &disk{DB: db}
 	newest := db.Head().MaxTime()
 	for _, b := range db.Blocks() {
 		newest = max(newest, b.Meta().MaxTime)
@@ -123,14 +127,31 @@ func (d *disk) bytes() int64 {
 	return size
 }
 
-// Close closes the store. Closing writes chunk files, and the store panics
-// when it cannot; what it had logged is read back at the next start.
+// abandon implements backend. The head is emptied first, because closing
+// writes chunks that it holds to files, and the store panics when it cannot.
+// Emptying it cuts the log as well, but on a disk that is full that fails and
+// leaves the log whole.
+func (d *disk) abandon() error {
+	if !d.closing {
+		d.DisableCompactions()
+		_ = d.Head().Truncate(d.Head().MaxTime() + 1)
+	}
+	return d.Close()
+}
+
+// Close closes the store. When chunk files cannot be written the store panics;
+// what it had logged is read back at the next start.
 func (d *disk) Close() (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("closing the store: %v", cause)
 		}
 	}()
+	if d.closing {
+		// The store closes once only, even if its log could not be closed.
+		return d.Head().Close()
+	}
+	d.closing = true
 	return d.DB.Close()
 }
 
@@ -181,6 +202,8 @@ func (m *memory) bytes() int64              { return 0 }
 func (m *memory) Querier(mint, maxt int64) (storage.Querier, error) {
 	return tsdb.NewBlockQuerier(tsdb.NewRangeHead(m.Head, mint, maxt), mint, maxt)
 }
+
+func (m *memory) abandon() error { return m.Close() }
 
 // Close empties the head first, because closing writes what is in it.
 func (m *memory) Close() error {

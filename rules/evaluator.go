@@ -139,7 +139,13 @@ func (e *Evaluator) start(ctx context.Context) (*promrules.Manager, error) {
 	if e.manager != nil {
 		return nil, errors.New("rules: Run was called twice")
 	}
-	manager := promrules.NewManager(&promrules.ManagerOptions{
+	manager := promrules.NewManager(e.options(ctx))
+	e.manager = manager
+	return manager, e.update(e.rules.Load())
+}
+
+func (e *Evaluator) options(ctx context.Context) *promrules.ManagerOptions {
+	return &promrules.ManagerOptions{
 		NameValidationScheme: names,
 		ExternalURL:          &url.URL{},
 		QueryFunc:            e.query,
@@ -152,9 +158,7 @@ func (e *Evaluator) start(ctx context.Context) (*promrules.Manager, error) {
 		Metrics:     e.metrics,
 		GroupLoader: current{&e.rules},
 		Parser:      promQL,
-	})
-	e.manager = manager
-	return manager, e.update(e.rules.Load())
+	}
 }
 
 // current is the set of rules in force, as the loader of rule groups.

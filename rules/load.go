@@ -111,8 +111,10 @@ func (s *ruleSet) add(name string, open func() (io.ReadCloser, error), l limits,
 	}
 	parsed, errs := rulefmt.Parse(content, false, names, promQL, logger.With("file", name))
 	if len(errs) > 0 {
+		// The file is decoded twice, so a syntax error comes twice.
+		errs = slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() })
 		for i, err := range errs {
-			errs[i] = fmt.Errorf("rule file %s: %w", name, err)
+			errs[i] = fmt.Errorf("rule file %s: %w", name, oneLine(err))
 		}
 		return errors.Join(errs...)
 	}
@@ -175,10 +177,14 @@ func strip(err error) error {
 	return err
 }
 
-// oneLine joins the parts of a joined error by semicolons.
+// oneLine puts an error that takes several lines into one.
 func oneLine(err error) error {
 	if !strings.Contains(err.Error(), "\n") {
 		return err
 	}
-	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	var parts []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		parts = append(parts, strings.TrimSpace(line))
+	}
+	return errors.New(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
 }

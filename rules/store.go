@@ -58,6 +58,8 @@ type store struct {
 	writing sync.RWMutex
 	// moving is held while a window is moved.
 	moving sync.Mutex
+	// broken could not be closed yet; guarded by moving.
+	broken backend
 
 	mu      sync.Mutex
 	current *held // nil when closed
@@ -200,7 +202,7 @@ func (s *store) toDisk(ctx context.Context) error {
 	if from.durable() {
 		return nil
 	}
-	d, err := s.openDisk()
+	d, err := s.reopen()
 	if err != nil {
 		s.mu.Lock()
 		s.reason = reasonFor(err)
@@ -214,12 +216,33 @@ func (s *store) toDisk(ctx context.Context) error {
 	return nil
 }
 
+// reopen opens the storage directory after it has failed.
+func (s *store) reopen() (backend, error) {
+	if err := s.retire(); err != nil {
+		return nil, err
+	}
+	return s.openDisk()
+}
+
+// retire closes what could not be closed when it failed.
+func (s *store) retire() error {
+	if s.broken == nil {
+		return nil
+	}
+	if err := s.broken.abandon(); err != nil {
+		return fmt.Errorf("closing the store that failed: %w", err)
+	}
+	s.broken = nil
+	return nil
+}
+
 // move copies the window to another backend, twice: first while writers go
 // on, then the rest while they wait. It closes the backend that is left over.
 func (s *store) move(ctx context.Context, from *held, to backend, reason string) error {
 	begun := time.Now()
 	if err := copyWindow(ctx, from, to, begun.Add(-s.retention)); err != nil && to.durable() {
-		return errors.Join(err, to.Close())
+		s.discard(to)
+		return err
 	} else if err != nil {
 		// Some of the window is better than a store that fails.
 		s.logger.Warn("Part of the rules' window is lost", "err", err)
@@ -228,13 +251,15 @@ func (s *store) move(ctx context.Context, from *held, to backend, reason string)
 	err := copyWindow(ctx, from, to, begun.Add(-copySlice))
 	if err != nil && to.durable() {
 		s.writing.Unlock()
-		return errors.Join(err, to.Close())
+		s.discard(to)
+		return err
 	}
 	s.mu.Lock()
 	if s.current != from {
 		s.mu.Unlock()
 		s.writing.Unlock()
-		return errors.Join(errClosed, to.Close())
+		s.discard(to)
+		return errClosed
 	}
 	s.current = &held{backend: to, generation: from.generation + 1}
 	s.reason = reason
@@ -242,11 +267,17 @@ func (s *store) move(ctx context.Context, from *held, to backend, reason string)
 	s.writing.Unlock()
 
 	from.users.Wait()
-	if err := from.Close(); err != nil {
-		s.logger.Warn("Closing the store that is no longer used", "err", err)
-	}
+	s.discard(from.backend)
 	s.measure()
 	return nil
+}
+
+// discard closes a backend for good, later if that fails now.
+func (s *store) discard(b backend) {
+	if err := b.abandon(); err != nil {
+		s.broken = b
+		s.logger.Debug("The store that failed cannot be closed yet", "err", err)
+	}
 }
 
 // copyWindow copies all samples since a moment, slice by slice in time.
@@ -385,7 +416,7 @@ func (s *store) Close() error {
 		return nil
 	}
 	b.users.Wait()
-	return b.Close()
+	return errors.Join(s.retire(), b.Close())
 }
 
 // prefixed returns a registerer under which Prometheus' own metrics are not
