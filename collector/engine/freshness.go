@@ -23,11 +23,12 @@ type freshness struct {
 
 // judge returns the state of a reading. counted tells that the page has any
 // counter of the rank, moved that one of them changed since the last page,
-// first that there was no last page.
+// progressed that one of them rose, first that there was no last page of this
+// engine process.
 //
 // Idle and frozen go by requests alone: cache in use without requests is
 // normal where another engine still has to fetch it.
-func (f *freshness) judge(at time.Time, r *Rank, counted, moved, first bool) (State, string) {
+func (f *freshness) judge(at time.Time, r *Rank, counted, moved, progressed, first bool) (State, string) {
 	running, waiting := r.Value(RequestsRunning), r.Value(RequestsWaiting)
 	busy := running > 0 || waiting > 0
 	if moved || first || !busy {
@@ -40,7 +41,7 @@ func (f *freshness) judge(at time.Time, r *Rank, counted, moved, first bool) (St
 		return StateStale, reasonIncomplete
 	case busy && counted && at.Sub(f.alive) > freezeAfter:
 		return StateStale, reasonFrozen
-	case running == 0 && waiting == 0 && (!moved || first):
+	case running == 0 && waiting == 0 && (!progressed || first):
 		return StateIdle, ""
 	default:
 		return StateOK, ""

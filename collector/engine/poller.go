@@ -110,6 +110,10 @@ func (p *Poller) take(body []byte, contentType string, at time.Time) *Failure {
 	if index < 0 {
 		return p.nothing(sum)
 	}
+	gone := p.machine.state == StateDown || p.machine.state == StateLoading
+	if gone {
+		n.expectRestart()
+	}
 	resets := n.resets
 	ranks, carried := n.ranks(index, at)
 	p.stats.CounterResets, p.stats.RejectedSamples = n.resets, n.rejected
@@ -124,7 +128,7 @@ func (p *Poller) take(body []byte, contentType string, at time.Time) *Failure {
 		p.table = t
 		p.discovery.again()
 	}
-	if n.resets > resets || p.machine.state == StateDown || p.machine.state == StateLoading {
+	if n.resets > resets || gone {
 		p.discovery.again()
 	}
 	p.last.Type = p.table.engine

@@ -285,6 +285,35 @@ func TestLoading(t *testing.T) {
 	})
 }
 
+// TestRestartWithoutStartTime follows an engine with several API servers,
+// which exports no process start time: after it was gone, a lower counter is a
+// restart at once, and a fresh process that does nothing is idle at once.
+func TestRestartWithoutStartTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine(t)
+		p := e.poller(t, nil)
+		e.metrics = serve(classic, vllmPage(0, busy("0", 2, 0, 50)))
+		e.poll(t, p)
+		e.kill(p)
+		for range 30 {
+			wantState(t, e.poll(t, p), StateDown, "connection_refused")
+		}
+		e.refused = false
+		e.metrics = serve(classic, vllmPage(0, load{engine: "0", awake: 1}))
+		o := e.poll(t, p)
+		wantState(t, o, StateIdle, "")
+		if steps := o.Reading.Ranks[0].Value(EngineSteps); steps != 50 || o.Stats.CounterResets != 1 {
+			t.Errorf("steps are %v with %d resets, want 50 with 1", steps, o.Stats.CounterResets)
+		}
+		e.metrics = serve(classic, vllmPage(0, busy("0", 1, 0, 3)))
+		o = e.poll(t, p)
+		wantState(t, o, StateOK, "")
+		if steps := o.Reading.Ranks[0].Value(EngineSteps); steps != 53 {
+			t.Errorf("steps are %v, want 53", steps)
+		}
+	})
+}
+
 // TestRestart follows an engine that is killed and comes back as another process.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -211,10 +211,12 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 	r.SequenceSlots, r.BatchedTokens, r.TokenSlots = unknownLimit(), unknownLimit(), unknownLimit()
 	tr := s.tracker
 	tr.generation++
-	counted, moved, fell := false, false, false
+	counted, moved, progressed, fell := false, false, false, false
 	var present [numSignals]bool
 	judge := func(i int, v verdict, m bool) {
 		counted, moved = true, moved || m
+		// A fall is a change, but no work.
+		progressed = progressed || m && v == follow
 		if v == reset {
 			// A counter that comes back later than the others belongs to the restart already counted.
 			fell = fell || tr.steady[i] >= tr.restart
@@ -277,8 +279,21 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 		tr.peakRunning = r.Value(RequestsRunning)
 	}
 	r.peakRunning = tr.peakRunning
-	r.State, r.Reason = tr.freshness.judge(at, r, counted, moved, tr.first)
+	r.State, r.Reason = tr.freshness.judge(at, r, counted, moved, progressed, tr.first || fell || restarted)
 	tr.first = false
+}
+
+// expectRestart makes the next lower value of a counter a restart at once:
+// the engine was gone, so that no second look is needed.
+func (n *normaliser) expectRestart() {
+	for _, t := range n.trackers {
+		for i := range t.counters {
+			t.counters[i].watch.lower = true
+		}
+		for i := range t.histograms {
+			t.histograms[i].watch.lower = true
+		}
+	}
 }
 
 // neverStepped tells that the rank has done nothing since its engine started.
