@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // BenchmarkSecond is what one second of the sidecar costs: some 300 series
@@ -59,6 +61,52 @@ func BenchmarkAppend(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(len(samples)), "samples")
+}
+
+// BenchmarkCollect is what one answer of /metrics costs here.
+func BenchmarkCollect(b *testing.B) {
+	e := open(b, Config{Shipped: true})
+	ev := newEvaluation(b, e)
+	at := time.Now().Add(-5 * time.Minute).Truncate(time.Minute)
+	for second := range 301 {
+		if err := e.Append(at, engineSamples(second)); err != nil {
+			b.Fatal(err)
+		}
+		ev.at(b, at)
+		at = at.Add(time.Second)
+	}
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		n = testutil.CollectAndCount(e)
+	}
+	b.ReportMetric(float64(n), "series")
+}
+
+// BenchmarkMove is how long Append waits at most when the storage directory
+// fails: a window of two hours is copied to memory.
+func BenchmarkMove(b *testing.B) {
+	e := open(b, Config{Shipped: true, StoragePath: b.TempDir()})
+	at := time.Now().Add(-2 * time.Hour)
+	for second := range 7200 {
+		if err := e.Append(at, engineSamples(second)); err != nil {
+			b.Fatal(err)
+		}
+		at = at.Add(time.Second)
+	}
+	for b.Loop() {
+		m, err := openMemory(e.config.Retention, e.config.Logger)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := copyWindow(b.Context(), e.store.current, m, at.Add(-2*time.Hour)); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(m.series()), "series")
+		if err := m.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // cpu returns the CPU time that the process has used.

@@ -77,11 +77,12 @@ func New(config Config) (*Evaluator, error) {
 		return nil, err
 	}
 	reg := prefixed(c.Registerer)
+	f := newFeed(s, c.MaxSeries)
 	e := &Evaluator{
 		config:     c,
 		store:      s,
-		feed:       newFeed(s, c.MaxSeries),
-		outputs:    newOutputs(s, c.MaxSeries),
+		feed:       f,
+		outputs:    newOutputs(s, f.feeds, c.MaxSeries),
 		metrics:    promrules.NewGroupMetrics(reg),
 		reloadedAt: time.Now(),
 		failures:   map[ruleID]uint64{},

@@ -30,6 +30,9 @@ type feed struct {
 	points    []point
 	stored    int
 
+	// names are the metrics that were ever fed in.
+	names sync.Map
+
 	// Read by /metrics, which must not wait for the store.
 	dropped           atomic.Int64
 	refused, failures atomic.Uint64
@@ -121,6 +124,12 @@ func (f *feed) end(t int64) {
 	}
 }
 
+// feeds tells whether a metric is fed in, so that no rule may record it.
+func (f *feed) feeds(name string) bool {
+	_, ok := f.names.Load(name)
+	return ok
+}
+
 func (f *feed) lookUp(s *Sample) *fed {
 	var h maphash.Hash
 	h.SetSeed(f.seed)
@@ -137,6 +146,7 @@ func (f *feed) lookUp(s *Sample) *fed {
 			return known
 		}
 	}
+	f.names.Store(s.Name, nil)
 	known := &fed{name: s.Name, names: slices.Clone(s.LabelNames), values: slices.Clone(s.LabelValues)}
 	b := labels.NewScratchBuilder(len(s.LabelNames) + 1)
 	b.Add(labels.MetricName, s.Name)

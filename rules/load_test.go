@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -278,4 +279,29 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestShippedMetrics(t *testing.T) {
+	all, err := ShippedMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]Metric{}
+	for _, m := range all {
+		if _, double := byName[m.Name]; double {
+			t.Errorf("%s is described twice", m.Name)
+		}
+		byName[m.Name] = m
+	}
+	want := Metric{
+		Name:   "headroom_slo_good_ratio",
+		Help:   "Share of events in the window that met the SLO threshold, 0 to 1; absent without events. Exact, but for a window that holds a counter reset.",
+		Labels: []string{"window"},
+	}
+	if diff := cmp.Diff(want, byName[want.Name]); diff != "" {
+		t.Error(diff)
+	}
+	if m := byName["headroom_slo_events_total"]; !m.Counter || !slices.Equal(m.Labels, []string{"slo"}) {
+		t.Errorf("%+v", m)
+	}
 }

@@ -23,6 +23,7 @@ var errNative = errors.New("the result is a native histogram, which cannot be re
 // rule groups write to, and passes everything on to the store.
 type outputs struct {
 	store *store
+	feeds func(name string) bool
 	max   int
 
 	mu     sync.Mutex
@@ -37,8 +38,8 @@ type output struct {
 	until time.Time
 }
 
-func newOutputs(s *store, maxSeries int) *outputs {
-	return &outputs{store: s, max: maxSeries, newest: map[string]*output{}}
+func newOutputs(s *store, feeds func(name string) bool, maxSeries int) *outputs {
+	return &outputs{store: s, feeds: feeds, max: maxSeries, newest: map[string]*output{}}
 }
 
 // intervalKey carries the interval of the group that evaluates in a context.
@@ -67,6 +68,9 @@ type recording struct {
 func (r *recording) Append(ref storage.SeriesRef, ls labels.Labels, _, t int64, v float64, h *histogram.Histogram, fh *histogram.FloatHistogram, _ storage.AOptions) (storage.SeriesRef, error) {
 	if h != nil || fh != nil {
 		return 0, errNative
+	}
+	if name := ls.Get(labels.MetricName); r.feeds(name) {
+		return 0, fmt.Errorf("%s is a metric of the exporter itself", name)
 	}
 	r.points = append(r.points, point{&series{labels: ls}, t, v})
 	return ref, nil

@@ -21,6 +21,9 @@ const names = model.LegacyValidation
 // minGroupInterval keeps one group from taking the machine for itself.
 const minGroupInterval = time.Second
 
+// ownPrefixes begin the names of what the process says of itself.
+var ownPrefixes = []string{"headroom_exporter_", "go_", "process_", "promhttp_"}
+
 // targetLabels belong to the scrape: a series that brings its own would be
 // renamed to exported_job and exported_instance there.
 var targetLabels = []string{"job", "instance"}
@@ -67,8 +70,11 @@ func (l limits) refuseName(name string) error {
 		return errors.New("records a name with a colon, which an exporter must not expose")
 	case l.reserved[name]:
 		return errors.New("records a name that the exporter exposes itself")
-	case strings.HasPrefix(name, "headroom_exporter_"):
-		return errors.New("records a name under headroom_exporter_, which is the exporter's own")
+	}
+	for _, prefix := range ownPrefixes {
+		if strings.HasPrefix(name, prefix) {
+			return fmt.Errorf("records a name under %s, which is the exporter's own", prefix)
+		}
 	}
 	return nil
 }

@@ -4,9 +4,12 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // shipped are the rule files that are built in.
@@ -20,6 +23,38 @@ func shippedFiles() []string {
 	files, _ := fs.Glob(shipped, "sidecar/*.yml")
 	slices.Sort(files)
 	return files
+}
+
+// ShippedMetrics describes what the shipped rule files record, in their order.
+func ShippedMetrics() ([]Metric, error) {
+	c, err := Config{Shipped: true}.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	set, err := load(c)
+	if err != nil {
+		return nil, err
+	}
+	var all []Metric
+	at := map[string]int{}
+	for _, file := range set.files {
+		for _, g := range set.groups[file].Groups {
+			for _, r := range g.Rules {
+				i, known := at[r.Record]
+				if !known {
+					i = len(all)
+					at[r.Record] = i
+					all = append(all, Metric{Name: r.Record, Help: set.help[r.Record], Counter: kindOf(r.Record) == prometheus.CounterValue})
+				}
+				for _, label := range slices.Sorted(maps.Keys(r.Labels)) {
+					if !slices.Contains(all[i].Labels, label) {
+						all[i].Labels = append(all[i].Labels, label)
+					}
+				}
+			}
+		}
+	}
+	return all, nil
 }
 
 // Export writes the shipped rule files under dir, which is made if need be,
