@@ -1,0 +1,156 @@
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+)
+
+// flushEvery is how many records' worth of time a killed process loses.
+const flushEvery = 200 * time.Millisecond
+
+// RecordsHeader is the first line of a records file.
+type RecordsHeader struct {
+	Version int       `json:"headroom_records"`
+	Tool    string    `json:"tool"`
+	Started time.Time `json:"started"`
+	// Engine is its address without credentials.
+	Engine  string  `json:"engine,omitempty"`
+	Model   string  `json:"model,omitempty"`
+	Seed    uint64  `json:"seed"`
+	Dialect Dialect `json:"dialect"`
+	// Workload says what was sent, in the words of the flags.
+	Workload string `json:"workload,omitempty"`
+}
+
+// Records writes a file of records, one JSON object a line. Whole lines are
+// written by one goroutine, so that no request waits for the disk and what a
+// killed process leaves can be read.
+type Records struct {
+	mu      sync.Mutex
+	pending []byte
+	count   int
+	err     error
+
+	file *os.File
+	path string
+	// good is the length of the file up to its last whole line, written how
+	// many records that is.
+	good    int64
+	written int
+	failed  func(error)
+	quit    chan struct{}
+	ended   chan struct{}
+}
+
+// CreateRecords begins a file that must not exist unless force is set. failed
+// is called once, when the disk refuses.
+func CreateRecords(path string, force bool, header RecordsHeader, failed func(error)) (*Records, error) {
+	header.Version = 1
+	line, err := json.Marshal(header)
+	if err != nil {
+		return nil, fmt.Errorf("records: writing the header: %w", err)
+	}
+	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, mode, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s exists; --force overwrites it", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	r := &Records{file: f, path: path, failed: failed, quit: make(chan struct{}), ended: make(chan struct{})}
+	r.pending = append(line, '\n')
+	if err := r.flush(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	r.written = 0
+	go r.run()
+	return r, nil
+}
+
+// Add appends a record. After a failure it does nothing; Close tells.
+func (r *Records) Add(rec *Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count++
+	if r.err == nil {
+		r.pending = append(rec.appendJSON(r.pending), '\n')
+	}
+}
+
+func (r *Records) run() {
+	defer close(r.ended)
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.quit:
+			return
+		case <-tick.C:
+			if err := r.flush(); err != nil {
+				r.failed(err)
+				return
+			}
+		}
+	}
+}
+
+// flush writes what is pending. When the disk refuses, the file is cut back
+// to its last whole line.
+func (r *Records) flush() error {
+	r.mu.Lock()
+	if r.err != nil {
+		defer r.mu.Unlock()
+		return r.err
+	}
+	out, upTo := r.pending, r.count
+	r.pending = make([]byte, 0, cap(out))
+	r.mu.Unlock()
+	if len(out) == 0 {
+		return nil
+	}
+	n, err := r.file.Write(out)
+	if err == nil {
+		r.good += int64(n)
+		r.written = upTo
+		return nil
+	}
+	if cut := r.file.Truncate(r.good); cut != nil {
+		err = errors.Join(err, cut)
+	}
+	err = fmt.Errorf("records: writing %s: %w; it holds %d records", r.path, err, r.written)
+	r.mu.Lock()
+	r.err = err
+	r.mu.Unlock()
+	return err
+}
+
+// Close writes the rest and ends the file. Its error says how many records
+// were lost, if any.
+func (r *Records) Close() error {
+	close(r.quit)
+	<-r.ended
+	err := r.flush()
+	if err == nil {
+		err = r.file.Sync()
+	}
+	if closed := r.file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		return nil
+	}
+	if lost := r.count - r.written; lost > 0 {
+		return fmt.Errorf("%w, %d are lost", err, lost)
+	}
+	return err
+}
