@@ -66,7 +66,9 @@ func offset(value *float64, key string, unit time.Duration) (time.Duration, erro
 	if !(math.Abs(ns) < float64(maxTime)) {
 		return 0, fmt.Errorf("%s is %g, which is no time in units of %s", key, *value, unit)
 	}
-	return time.Duration(math.Round(ns)), nil
+	// Apart, because a unix time in nanoseconds has more digits than a float64.
+	whole, part := math.Modf(*value)
+	return time.Duration(whole)*unit + time.Duration(math.Round(part*float64(unit))), nil
 }
 
 func length(value *int, key string) (int, error) {
