@@ -46,7 +46,7 @@ unit: packages ## Tests of the main module, with the race detector
 
 # The tests mostly wait, so more of them run at once than there are cores.
 e2e: packages e2e/bin/promtool ## The product as processes, beside promtool, a browser and an OpenAI client
-	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=8 $(TESTFLAGS) ./...
+	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=6 $(TESTFLAGS) ./...
 
 # E2E_VLLM_DIR is a folder that holds a vLLM; E2E_VLLM_SERVE is the command that
 # serves it, see CONTRIBUTING.md. Without them the test says so and is skipped.

@@ -99,7 +99,7 @@ func TestOnce(t *testing.T) {
 	engine := simulate(t, constantLoad...)
 	nobody := "http://" + freeAddress(t)
 
-	p, status := runToEnd(t, nil, "serve", "--once", "--engine.url="+engine.url, "--engine.interval=300ms")
+	p, status := runToEnd(t, nil, "serve", "--once", "--engine.url="+engine.url)
 	if status != 0 {
 		t.Errorf("text: exit status is %d, want 0", status)
 	}
@@ -110,7 +110,7 @@ func TestOnce(t *testing.T) {
 		t.Errorf("text: stderr is %q, want nothing", out)
 	}
 
-	p, status = runToEnd(t, nil, "--once", "-o", "json", "--engine.url="+engine.url, "--engine.interval=300ms")
+	p, status = runToEnd(t, nil, "--once", "-o", "json", "--engine.url="+engine.url)
 	if status != 0 {
 		t.Errorf("json: exit status is %d, want 0", status)
 	}
@@ -123,7 +123,7 @@ func TestOnce(t *testing.T) {
 	}
 
 	for _, format := range []string{"text", "json"} {
-		p, status := runToEnd(t, nil, "--once", "-o", format, "--engine.url="+nobody, "--engine.interval=300ms")
+		p, status := runToEnd(t, nil, "--once", "-o", format, "--engine.url="+nobody)
 		if status != 1 {
 			t.Errorf("%s without an engine: exit status is %d, want 1", format, status)
 		}

@@ -14,7 +14,7 @@ import (
 
 // shortDay is a day's traffic in 40 seconds whose peak is more than the
 // engine can take, with readings often enough to see each zone on the way up.
-var shortDay = []string{"--load=day:60:40s", "--engine.interval=200ms"}
+var shortDay = []string{"--load=day:60:40s", "--engine.interval=500ms"}
 
 // startDemo starts the demo on free ports and returns the URL that it prints.
 func startDemo(t *testing.T, args ...string) (*process, string) {

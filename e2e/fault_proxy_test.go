@@ -84,7 +84,12 @@ func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *faultProxy) fetch(r *http.Request) (page []byte, header http.Header, status int, err error) {
-	resp, err := client.Get(p.engine + r.URL.RequestURI())
+	// With the client's context: what it gave up must not keep the next one waiting.
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, p.engine+r.URL.RequestURI(), nil)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, nil, 0, err
 	}

@@ -18,7 +18,7 @@ func TestEngineKilledAndBack(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	engine := simulateAt(t, address, constantLoad...)
-	s := serve(t, engine.url, "--engine.interval=300ms")
+	s := serve(t, engine.url)
 	s.waitFor(startLimit, "headroom of a live engine", knowsHeadroom)
 
 	engine.kill()
@@ -38,7 +38,7 @@ func TestEngineKilledAndBack(t *testing.T) {
 func TestEngineStoppedAndContinued(t *testing.T) {
 	t.Parallel()
 	engine := simulate(t, constantLoad...)
-	s := serve(t, engine.url, "--engine.interval=300ms")
+	s := serve(t, engine.url)
 	s.waitFor(startLimit, "headroom of a live engine", knowsHeadroom)
 
 	engine.signal(syscall.SIGSTOP)
@@ -90,7 +90,7 @@ func TestFaultyPages(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			proxy := newFaultProxy(t, engine.url)
-			s := serve(t, proxy.server.URL, "--engine.interval=500ms")
+			s := serve(t, proxy.server.URL)
 			s.waitFor(startLimit, "headroom of a live engine", knowsHeadroom)
 
 			proxy.answerWith(test.fault, test.all)
@@ -145,7 +145,7 @@ func TestOddPagesAreRead(t *testing.T) {
 			t.Parallel()
 			proxy := newFaultProxy(t, engine.url)
 			proxy.answerWith(test.fault, false)
-			s := serve(t, proxy.server.URL, "--engine.interval=1s")
+			s := serve(t, proxy.server.URL)
 			s.waitFor(startLimit, "headroom", knowsHeadroom)
 			eventually(t, startLimit, "metrics", func() error {
 				m, err := getMetrics(s.url)

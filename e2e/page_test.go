@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
@@ -114,7 +113,7 @@ func (p *page) text() string {
 // the test's artifacts (go test -artifacts).
 func (p *page) shows(zone string) {
 	p.t.Helper()
-	eventually(p.t, 10*time.Second, "the page shows "+zone, func() error {
+	eventually(p.t, startLimit, "the page shows "+zone, func() error {
 		text := strings.ToLower(p.text())
 		if !strings.Contains(text, zone) {
 			return fmt.Errorf("it reads %.600q", text)
@@ -155,7 +154,7 @@ func (p *page) isClean(address string) {
 func TestPageSurvivesEngineAndServer(t *testing.T) {
 	t.Parallel()
 	engine := simulate(t, constantLoad...)
-	s := serve(t, engine.url, "--engine.interval=300ms")
+	s := serve(t, engine.url)
 	s.waitFor(startLimit, "headroom", knowsHeadroom)
 	p := openPage(t, s.url+"/")
 	p.shows("stable")

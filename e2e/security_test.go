@@ -148,7 +148,7 @@ func TestEngineBehindTLSAndBearerToken(t *testing.T) {
 
 	dir := t.TempDir()
 	tokenFile, headerFile := writeFile(t, dir, "token", "first\n"), writeFile(t, dir, "headers", "X-Tenant: blue\n")
-	s := serve(t, front.URL, "--engine.interval=300ms", "--engine.tls.ca-file="+cert.certFile,
+	s := serve(t, front.URL, "--engine.tls.ca-file="+cert.certFile,
 		"--engine.bearer-token-file="+tokenFile, "--engine.header-file="+headerFile)
 	s.waitFor(startLimit, "headroom", knowsHeadroom)
 
@@ -164,7 +164,7 @@ func TestEngineBehindTLSAndBearerToken(t *testing.T) {
 	s.mustRecover()
 
 	// Without the CA the certificate must not be trusted.
-	stranger := serve(t, front.URL, "--engine.interval=300ms", "--engine.bearer-token-file="+tokenFile, "--engine.header-file="+headerFile)
+	stranger := serve(t, front.URL, "--engine.bearer-token-file="+tokenFile, "--engine.header-file="+headerFile)
 	stranger.waitForState(startLimit, "down")
 	if err := publishesNoHeadroom(stranger.url); err != nil {
 		t.Error(err)
