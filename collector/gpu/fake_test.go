@@ -88,10 +88,13 @@ func (l *fakeLibrary) newEventSet() (eventSet, code) {
 }
 func (l *fakeLibrary) newSample() (sample, code) {
 	l.set(func(l *fakeLibrary) { l.samples++ })
-	return fakeSample{l}, l.enter("newSample")
+	return &fakeSample{l: l}, l.enter("newSample")
 }
-func (l *fakeLibrary) metrics(_, _ sample, ids []uint32) ([]float64, code) {
+func (l *fakeLibrary) metrics(older, newer sample, ids []uint32) ([]float64, code) {
 	c := l.enter("metrics")
+	if a, b := older.(*fakeSample).taken, newer.(*fakeSample).taken; a.IsZero() || !b.After(a) {
+		return nil, invalidArgument
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]float64(nil), l.gpm[:len(ids)]...), c
@@ -113,11 +116,20 @@ func (s fakeEventSet) wait(ms uint32) (event, code) {
 	}
 }
 
-type fakeSample struct{ l *fakeLibrary }
+type fakeSample struct {
+	l     *fakeLibrary
+	taken time.Time
+}
 
-func (s fakeSample) get(device) code              { return s.l.enter("sampleGet") }
-func (s fakeSample) getInstance(device, int) code { return s.l.enter("sampleGet") }
-func (s fakeSample) free() code                   { s.l.set(func(l *fakeLibrary) { l.samples-- }); return success }
+func (s *fakeSample) get(device) code {
+	s.taken = time.Now()
+	return s.l.enter("sampleGet")
+}
+func (s *fakeSample) getInstance(d device, _ int) code { return s.get(d) }
+func (s *fakeSample) free() code {
+	s.l.set(func(l *fakeLibrary) { l.samples-- })
+	return success
+}
 
 type fakeDevice struct {
 	lib     *fakeLibrary

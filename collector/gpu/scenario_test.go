@@ -348,6 +348,8 @@ func migLines() []string {
 		"0 mig 1", "0 result.nvmlDeviceGetMemoryInfo_v2 4",
 		"0/0 uuid MIG-0", "0/0 name NVIDIA H100 80GB HBM3 MIG 1g.10gb", "0/0 gpu_instance 7",
 		"0/0 memory_total 10200547328", "0/0 memory_used 5000000000", "0/0 memory_reserved 1000", "0/0 gpm.2 50", "0/0 gpm.10 20",
+		// An instance that tells what is the whole GPU's must not be asked.
+		"0/0 power_milliwatts 1000",
 		"0/3 uuid MIG-3", "0/3 name NVIDIA H100 80GB HBM3 MIG 2g.20gb", "0/3 gpu_instance 9",
 		"0/3 memory_total 20400547328", "0/3 memory_used 6000000000", "0/3 gpm.2 25",
 	}
