@@ -103,8 +103,14 @@ func expand(patterns []string, logger *slog.Logger) ([]string, error) {
 	return files, errors.Join(errs...)
 }
 
-// add reads, parses and checks one file.
-func (s *ruleSet) add(name string, open func() (io.ReadCloser, error), l limits, logger *slog.Logger) error {
+// add reads, parses and checks one file. Some malformed files make the YAML
+// decoder panic when Prometheus' loader asks it for a second document.
+func (s *ruleSet) add(name string, open func() (io.ReadCloser, error), l limits, logger *slog.Logger) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("rule file %s: parsing it panicked: %v", name, cause)
+		}
+	}()
 	content, err := read(open)
 	if err != nil {
 		return fmt.Errorf("reading rule file %s: %w", name, strip(err))
