@@ -284,7 +284,7 @@ func TestShippedRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, stop := running(t, Config{Shipped: true})
 		defer stop()
-		feedFor(t, e, 400, engineSamples)
+		feedFor(t, e, 100, engineSamples)
 		got := recorded(e)
 		for series, want := range map[string]float64{
 			`headroom_mean_ratio{engine="0",model_name="m",window="5m"}`:                                                          0.125,
