@@ -136,6 +136,8 @@ type stream struct {
 	flight flight
 	events eventReader
 	body   []byte
+	// promptIDs is how many token ids the prompt has; 0 for a text.
+	promptIDs int
 	// open counts readers of the body.
 	open   atomic.Int32
 	trace  httptrace.ClientTrace

@@ -66,7 +66,9 @@ type measurement struct {
 	cappedCount  int
 	unsentCount  int
 	errors       map[string]int
-	longestGap   float64
+	// texts were sent instead of token ids; promptMisses of them were not as long as asked for.
+	texts, promptMisses int
+	longestGap          float64
 	// firstDue, lastDue and lastEnd bound the requests that count.
 	firstDue, lastDue, lastEnd time.Duration
 	// ended within the injection, for rates of what was served.
@@ -229,6 +231,16 @@ func (m *measurement) countError(text string) {
 	m.errors[text]++
 }
 
+// text notes whether a text was as long in tokens as asked for.
+func (m *measurement) text(good bool) {
+	m.mu.Lock()
+	m.texts++
+	if !good {
+		m.promptMisses++
+	}
+	m.mu.Unlock()
+}
+
 func (m *measurement) capped() {
 	m.mu.Lock()
 	m.cappedCount++
@@ -282,7 +294,7 @@ func (m *measurement) result(p *Point, full bool) *Result {
 		Name: p.Name, Loop: "open", Concurrency: p.Concurrency, PlannedRate: Value(p.Rate),
 		Capped: m.cappedCount, Unsent: m.unsentCount, LongestGap: Value(m.longestGap),
 		ScheduleLag: m.lag.Summary(), NewConnections: m.newConns, ConnectionSetup: m.connect.Summary(),
-		Errors: m.errors,
+		Errors: m.errors, Texts: m.texts, PromptMisses: m.promptMisses,
 	}
 	if p.Concurrency > 0 {
 		r.Loop = "closed"

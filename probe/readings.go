@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"headroom_exporter/collector/engine"
@@ -160,6 +161,15 @@ type watch struct {
 
 	gpus  map[string]*gpuWatch
 	order []string
+	shown atomic.Pointer[EngineSample]
+}
+
+// sample is the newest reading; nil without.
+func (w *watch) sample() *EngineSample {
+	if w == nil {
+		return nil
+	}
+	return w.shown.Load()
 }
 
 type gpuWatch struct {
@@ -247,9 +257,9 @@ func (w *watch) baselineAt(from time.Duration) {
 	w.baseline, w.baselineFrom = &t, at
 }
 
-// gauge adds the newest reading's gauges, while load is measured.
+// gauge shows the newest reading's gauges and, while load is measured, adds them.
 func (w *watch) gauge() {
-	if !w.last.Fresh || w.newest == nil || w.client.now() < w.from {
+	if !w.last.Fresh || w.newest == nil {
 		return
 	}
 	s := EngineSample{At: (w.newest.At.Sub(w.client.epoch) - w.start).Seconds()}
@@ -264,6 +274,10 @@ func (w *watch) gauge() {
 		}
 	}
 	s.Running, s.Waiting, s.KVUsage = Value(running), Value(waiting), Value(kv)
+	w.shown.Store(&s)
+	if w.client.now() < w.from {
+		return
+	}
 	w.summary.Running.add(running, &w.running)
 	w.summary.Waiting.add(waiting, &w.waiting)
 	w.summary.KVUsage.add(kv, &w.kv)

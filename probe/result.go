@@ -38,16 +38,20 @@ type Result struct {
 	Capped int `json:"capped"`
 	Unsent int `json:"unsent"`
 	// ScheduleLag is from when a request could have gone to its first byte.
-	ScheduleLag     Summary        `json:"schedule_lag"`
-	NewConnections  int            `json:"new_connections"`
-	ConnectionSetup Summary        `json:"connection_setup"`
-	LongestGap      Value          `json:"longest_gap_s"`
-	Stalls          []StallSpan    `json:"stalls,omitempty"`
-	Errors          map[string]int `json:"errors,omitempty"`
-	Self            Self           `json:"self"`
-	Engine          *EngineSummary `json:"engine,omitempty"`
-	GPUs            []GPUSummary   `json:"gpus,omitempty"`
-	Interrupted     bool           `json:"interrupted,omitempty"`
+	ScheduleLag     Summary `json:"schedule_lag"`
+	NewConnections  int     `json:"new_connections"`
+	ConnectionSetup Summary `json:"connection_setup"`
+	// Texts counts prompts that were sent as text, PromptMisses those of them
+	// that were more than 2 % and 4 tokens from the length asked for.
+	Texts        int            `json:"texts,omitempty"`
+	PromptMisses int            `json:"prompt_misses,omitempty"`
+	LongestGap   Value          `json:"longest_gap_s"`
+	Stalls       []StallSpan    `json:"stalls,omitempty"`
+	Errors       map[string]int `json:"errors,omitempty"`
+	Self         Self           `json:"self"`
+	Engine       *EngineSummary `json:"engine,omitempty"`
+	GPUs         []GPUSummary   `json:"gpus,omitempty"`
+	Interrupted  bool           `json:"interrupted,omitempty"`
 
 	// Faults are why the result must not be used, Warnings what to know when using it.
 	Faults   []Fault `json:"faults,omitempty"`
@@ -121,6 +125,7 @@ const (
 	FaultPreemptions    = "preemptions"
 	FaultTokens         = "tokens_not_counted"
 	FaultForeign        = "foreign_traffic"
+	FaultPromptLength   = "prompt_length"
 )
 
 // StallSpan is a stall in seconds since the run's start.
@@ -229,6 +234,9 @@ func (r *Result) judge(p *Point) {
 	}
 	if all.TTFT.N > 0 && all.TPOT.N == 0 && all.Output > 1 || all.TTFT.N > 0 && math.IsNaN(float64(all.Output)) && all.Outcomes[OK] > 0 {
 		warn(FaultTokens, "the engine does not say how many tokens it made, so that TPOT is not known")
+	}
+	if float64(r.PromptMisses) > maxMismatchShare*float64(r.Texts) {
+		warn(FaultPromptLength, "%d of %d prompts sent as text are more than 2 %% and 4 tokens from the length asked for", r.PromptMisses, r.Texts)
 	}
 	for _, g := range r.Gates {
 		switch {

@@ -59,6 +59,7 @@ type run struct {
 	phase     atomic.Value
 	sessions  sessions
 	limit     *rateLimit
+	readings  *watch
 	// full tells that requests were sent until end, not only until the source was empty.
 	full bool
 }
@@ -82,7 +83,7 @@ func (r *Runner) Run(ctx context.Context, p Point) (*Result, error) {
 	watch := r.Readings.begin(ctx, r.Client)
 	r.began.Do(func() { r.start = r.Client.now() })
 	r.Client.watch.takeStalls()
-	u := &run{Runner: r, point: p, limit: newRateLimit(p.MaxRate)}
+	u := &run{Runner: r, point: p, limit: newRateLimit(p.MaxRate), readings: watch}
 	u.zero = r.Client.now() + lead
 	u.end = Never
 	if p.Duration > 0 {
@@ -163,8 +164,12 @@ func (u *run) fly(ctx context.Context, s *stream, q *workload.Request, due, read
 	n := u.inFlight.Add(1)
 	for peak := u.peak.Load(); n > peak && !u.peak.CompareAndSwap(peak, n); peak = u.peak.Load() {
 	}
+	text := s.promptIDs == 0
 	u.Client.do(ctx, s, q, due, x)
 	u.inFlight.Add(-1)
+	if text && x.PromptTokens >= 0 {
+		u.measured.text(workload.WithinLength(q.PromptTokens, x.PromptTokens))
+	}
 	u.take(q, due, ready, phase, x)
 	return x.End
 }
@@ -209,6 +214,8 @@ type Status struct {
 	InFlight int
 	Sent     int
 	Live     Live
+	// Engine is the newest reading; nil without.
+	Engine *EngineSample
 }
 
 // Status returns what the run is at; false between points.
@@ -225,5 +232,6 @@ func (r *Runner) Status() (Status, bool) {
 	if u.end != Never {
 		s.Left = max(u.end-now, 0)
 	}
+	s.Engine = u.readings.sample()
 	return s, true
 }

@@ -1,0 +1,388 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/version"
+	"golang.org/x/sync/errgroup"
+
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/probe"
+	"headroom_exporter/probe/nullserver"
+)
+
+// probeFlags are the flags of the probe command.
+type probeFlags struct {
+	engine  engine.Config
+	client  probe.ClientConfig
+	model   string
+	usage   string
+	load    loadFlags
+	gpuMode string
+	gpus    []string
+
+	connections int
+	maxDuration time.Duration
+	listen      string
+	records     string
+	summary     string
+	results     string
+	force       bool
+	selfTest    bool
+	output      string
+}
+
+func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
+	c := app.Command("probe", "Put load on an engine and measure it: open loop at a rate, closed loop at a concurrency, or a trace.")
+	f := &probeFlags{}
+	c.Flag("engine.url", "Base URL of the engine; its API and its metrics page are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
+	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine.").StringVar(&f.engine.BearerTokenFile)
+	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&f.engine.HeaderFile)
+	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&f.engine.TLS.CAFile)
+	c.Flag("engine.tls.cert-file", "Client certificate to show to the engine.").StringVar(&f.engine.TLS.CertFile)
+	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&f.engine.TLS.KeyFile)
+	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&f.engine.TLS.ServerName)
+	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&f.engine.TLS.InsecureSkipVerify)
+	c.Flag("engine.interval", "Time between two readings of the engine's metrics beside the load.").Default(probe.DefaultReadingInterval.String()).DurationVar(&f.engine.Interval)
+	c.Flag("model", "Served model name; needed where the engine serves several.").StringVar(&f.model)
+	c.Flag("usage", "Token counts to ask for: auto (what the engine has), final, continuous or off.").Default("auto").EnumVar(&f.usage, "auto", "final", "continuous", "off")
+	f.load.add(c)
+	c.Flag("request-timeout", "Time after which a request is given up, from when it was due.").Default("10m").DurationVar(&f.client.RequestTimeout)
+	c.Flag("idle-timeout", "Time without an event after which a stream that has begun is given up.").Default("10s").DurationVar(&f.client.IdleTimeout)
+	c.Flag("stall-after", "Silence over all streams that counts as a stall of the engine.").Default("5s").DurationVar(&f.client.StallAfter)
+	c.Flag("connections", "Connections to open before the load.").Default("32").IntVar(&f.connections)
+	c.Flag("max-duration", "Time after which the whole run ends, whatever is left; 0 is never.").Default("0s").DurationVar(&f.maxDuration)
+	c.Flag("gpu.nvml", "Read the GPUs beside the load: auto or off.").Default("auto").EnumVar(&f.gpuMode, "auto", "off")
+	c.Flag("gpu.device", "GPU of the engine, by UUID or index; may be repeated.").StringsVar(&f.gpus)
+	c.Flag("web.listen-address", "Address to serve the run's Prometheus series on while it runs; empty serves none.").StringVar(&f.listen)
+	c.Flag("out.records", "File for one JSON object a request, written while the probe runs.").StringVar(&f.records)
+	c.Flag("out.summary", "File for the summary as Markdown.").StringVar(&f.summary)
+	c.Flag("out.results", "File for all results as JSON.").StringVar(&f.results)
+	c.Flag("force", "Overwrite files that exist.").BoolVar(&f.force)
+	c.Flag("self-test", "Measure this client on this machine against a server that does nothing, and exit.").BoolVar(&f.selfTest)
+	c.Flag("output", "Format of what is printed at the end: text, markdown or json.").Short('o').Default("text").EnumVar(&f.output, "text", "markdown", "json")
+	return c, func(ctx context.Context, out io.Writer) error {
+		if f.selfTest {
+			return selfTest(ctx, out, f.output)
+		}
+		return f.run(ctx, log, out)
+	}
+}
+
+// run measures every point and prints what they showed.
+func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) error {
+	logger, err := log.logger()
+	if err != nil {
+		return err
+	}
+	if err := f.engine.Validate(); err != nil {
+		return usageError{err}
+	}
+	load, err := f.load.resolve()
+	if err != nil {
+		return usageError{err}
+	}
+	for _, path := range []string{f.records, f.summary, f.results} {
+		if err := free(path, f.force); err != nil {
+			return usageError{err}
+		}
+	}
+	// Interrupted is not finished: only the whole run's own bound may end it quietly.
+	limit, cancel := withDuration(ctx, f.maxDuration)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(limit)
+	defer stop(nil)
+
+	api, err := f.engine.API()
+	if err != nil {
+		return usageError{err}
+	}
+	f.client.BaseURL, f.client.Header, f.client.TLS = api.Base, api.Header, api.TLS
+	facts, err := probe.Preflight(ctx, f.client, f.model, load.chat, load.completions)
+	if err != nil {
+		return fmt.Errorf("before the load: %w", err)
+	}
+	if err := load.longest(facts.MaxModelLen); err != nil {
+		return usageError{err}
+	}
+	f.client.Model, f.client.Dialect = facts.Model, facts.Dialect
+	switch f.usage {
+	case "final":
+		f.client.Dialect.Usage, f.client.Dialect.ContinuousUsage = true, false
+	case "continuous":
+		f.client.Dialect.Usage, f.client.Dialect.ContinuousUsage = true, true
+	case "off":
+		f.client.Dialect.Usage, f.client.Dialect.ContinuousUsage = false, false
+	}
+	client, err := probe.NewClient(f.client)
+	if err != nil {
+		return usageError{err}
+	}
+	defer client.Close()
+
+	report := &probe.Report{
+		Tool: name + " " + version.Version, Started: time.Now(), Engine: api.Base, Model: facts.Model,
+		Seed: load.seed, Dialect: f.client.Dialect, Workload: load.words, Notes: append(facts.Notes, load.notes...),
+	}
+	runner := &probe.Runner{Client: client}
+	closeReadings, err := f.readings(ctx, runner)
+	if err != nil {
+		return usageError{err}
+	}
+	defer closeReadings()
+	if f.records != "" {
+		runner.Records, err = probe.CreateRecords(f.records, f.force, probe.RecordsHeader{
+			Tool: report.Tool, Started: report.Started, Engine: api.Base, Model: facts.Model, Seed: load.seed,
+			Dialect: f.client.Dialect, Workload: load.words,
+		}, func(err error) {
+			logger.Error("the run ends: records cannot be written", "err", err)
+			stop(err)
+		})
+		if err != nil {
+			return usageError{err}
+		}
+	}
+	closeMetrics, err := f.serveMetrics(runner, logger)
+	if err != nil {
+		return err
+	}
+	defer closeMetrics()
+	if err := client.Open(ctx, f.connections); err != nil {
+		logger.Debug("connections are opened by the load", "err", err)
+	}
+
+	err = f.points(ctx, runner, load, facts, report)
+	if runner.Records != nil {
+		err = errors.Join(err, runner.Records.Close())
+	}
+	for _, r := range report.Results {
+		if r.Engine != nil && r.Engine.Version != "" {
+			report.Version = r.Engine.Version
+		}
+	}
+	err = errors.Join(err, f.write(report, out))
+	if err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // an ended context is no success here
+	}
+	if !report.Usable() {
+		return errors.New("the result must not be used, see the reasons above")
+	}
+	return nil
+}
+
+// points runs one point after the other until the context ends.
+func (f *probeFlags) points(ctx context.Context, runner *probe.Runner, load *load, facts *probe.Facts, report *probe.Report) error {
+	progress := &probe.Progress{Runner: runner, Out: os.Stderr, Points: len(load.points)}
+	progress.Width, progress.Redraw = terminalWidth(os.Stderr)
+	for i, p := range load.points {
+		if ctx.Err() != nil {
+			return fmt.Errorf("ended before point %d of %d", i+1, len(load.points))
+		}
+		point, err := load.point(p, facts)
+		if err != nil {
+			return err
+		}
+		shown, done := context.WithCancel(ctx)
+		var group errgroup.Group
+		group.Go(func() error { progress.Run(shown, i+1); return nil })
+		result, err := runner.Run(ctx, point)
+		done()
+		group.Wait()
+		if err != nil {
+			return err
+		}
+		report.Results = append(report.Results, result)
+	}
+	return nil
+}
+
+// write prints the report and writes the files that were asked for.
+func (f *probeFlags) write(report *probe.Report, out io.Writer) error {
+	show := map[string]func(io.Writer) error{
+		"text": report.WriteText, "markdown": report.WriteMarkdown, "json": report.WriteJSON,
+	}[f.output]
+	err := show(out)
+	for path, write := range map[string]func(io.Writer) error{f.summary: report.WriteMarkdown, f.results: report.WriteJSON} {
+		if path != "" {
+			err = errors.Join(err, writeFile(path, write))
+		}
+	}
+	return err
+}
+
+// writeFile writes a file as a whole or not at all.
+func writeFile(path string, write func(io.Writer) error) error {
+	part := path + ".part"
+	file, err := os.Create(part)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	err = write(file)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		os.Remove(part)
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
+
+// free tells whether a file may be written.
+func free(path string, force bool) error {
+	if path == "" || force {
+		return nil
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("%s exists; --force overwrites it", path)
+	}
+	return nil
+}
+
+// readings starts what is read beside the load. The function it returns ends it.
+func (f *probeFlags) readings(ctx context.Context, runner *probe.Runner) (func(), error) {
+	// What the result says of the engine is enough: no log beside the progress.
+	quiet := slog.New(slog.DiscardHandler)
+	poller, err := engine.New(f.engine, quiet)
+	if err != nil {
+		return nil, err
+	}
+	runner.Readings = &probe.Readings{Poller: poller, Interval: f.engine.Interval}
+	if f.gpuMode == "off" {
+		return poller.Close, nil
+	}
+	gpus, err := gpu.New(gpu.Config{Mode: f.gpuMode, Devices: f.gpus, Interval: time.Second, Logger: quiet})
+	if err != nil {
+		poller.Close()
+		return nil, err
+	}
+	runner.Readings.GPU = gpus
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = gpus.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+		poller.Close()
+	}, nil
+}
+
+// serveMetrics serves the run's series until the function it returns is called.
+func (f *probeFlags) serveMetrics(runner *probe.Runner, logger *slog.Logger) (func(), error) {
+	if f.listen == "" {
+		return func() {}, nil
+	}
+	registry := prometheus.NewRegistry()
+	runner.Observer = probe.NewMetrics(runner, registry)
+	l, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--web.listen-address: %w", err)}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			logger.Error("serving metrics", "err", err)
+		}
+	}()
+	return func() { server.Close() }, nil
+}
+
+// selfTest measures the client against a null server in a process of its own.
+func selfTest(ctx context.Context, out io.Writer, output string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("self-test: finding this program: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	child := exec.CommandContext(ctx, self, "null-server")
+	child.Stderr = os.Stderr
+	child.WaitDelay = time.Second
+	said, err := child.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("self-test: %w", err)
+	}
+	if err := child.Start(); err != nil {
+		return fmt.Errorf("self-test: starting the null server: %w", err)
+	}
+	defer child.Wait()
+	defer cancel()
+	var address string
+	if _, err := fmt.Fscanln(said, &address); err != nil {
+		return fmt.Errorf("self-test: the null server does not answer: %w", err)
+	}
+	report, err := probe.SelfTest(ctx, "http://"+address, 4*time.Second, func(what string) {
+		fmt.Fprintln(os.Stderr, "self-test:", what)
+	})
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(report)
+	}
+	return report.WriteText(out)
+}
+
+// addNullServer adds the server of the self-test, which people need not see.
+func addNullServer(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
+	c := app.Command("null-server", "Answer completions at programmed times, for measuring clients.").Hidden()
+	var address string
+	var config nullserver.Config
+	c.Flag("listen-address", "Address to listen on; a free port of the loopback interface by default.").Default("127.0.0.1:0").StringVar(&address)
+	c.Flag("ttft", "Time to first token.").DurationVar(&config.TTFT)
+	c.Flag("itl", "Time from token to token.").DurationVar(&config.ITL)
+	c.Flag("events-per-write", "Tokens that are written together.").Default("1").IntVar(&config.EventsPerWrite)
+	return c, func(ctx context.Context, out io.Writer) error {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("null server: %w", err)
+		}
+		fmt.Fprintln(out, l.Addr())
+		return nullserver.New(config).Serve(ctx, l)
+	}
+}
+
+// numbers is a flag's value: numbers above 0, with commas or by repeating it.
+type numbers []float64
+
+func (n *numbers) Set(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil || !(v > 0) {
+			return fmt.Errorf("%q is no number above 0", part)
+		}
+		*n = append(*n, v)
+	}
+	return nil
+}
+
+func (n *numbers) String() string     { return fmt.Sprint([]float64(*n)) }
+func (n *numbers) IsCumulative() bool { return true }
+
+// randomSeed is for runs that need not be repeated; it is written into every result.
+func randomSeed() uint64 { return rand.Uint64() >> 11 }

@@ -1,0 +1,38 @@
+package probe
+
+import (
+	"fmt"
+	"io"
+)
+
+// WriteText writes the report for a terminal.
+func (r *SelfTestReport) WriteText(w io.Writer) error {
+	perCore := func(v float64) string { return fmt.Sprintf("%.0f", v) }
+	t := table{
+		{"", "reached", "per core", "CPU each"},
+		{"short requests/s (512 tokens in, 1 out)", perCore(r.ShortRate), perCore(r.ShortPerCore), seconds(r.ShortCPU)},
+		{"coalesced events/s (32 a write)", perCore(r.CoalescedRate), perCore(r.CoalescedPerCPU), seconds(r.CoalescedCPU)},
+		{fmt.Sprintf("paced events/s (one a read, %d streams)", r.PacedStreams), perCore(r.PacedRate), perCore(r.PacedPerCore), seconds(r.PacedCPU)},
+	}
+	fmt.Fprintf(w, "CPUs that the client may use: %d, first answer after %s, largest memory %.0f MB, %.1f allocations and %.0f bytes an event\n\n",
+		r.CPUs, seconds(r.FirstRequest), r.MaxRSS/1e6, r.AllocationsPerEvent, r.BytesPerEvent)
+	if err := t.writeText(w); err != nil {
+		return err
+	}
+	t = table{{"open loop", "events/s", "CPU", "lag p50", "lag p99", "TTFT bias p50", "TTFT bias p99", "TPOT bias p99", "server late p99"}}
+	for _, a := range []struct {
+		name string
+		Accuracy
+	}{{"light", r.Light}, {"half of the paced peak", r.Half}} {
+		t = append(t, []string{
+			a.name, perCore(a.EventRate), fmt.Sprintf("%.0f %%", 100*a.CPUShare), seconds(a.LagP50), seconds(a.LagP99),
+			seconds(a.TTFTBiasP50), seconds(a.TTFTBiasP99), seconds(a.TPOTBiasP99), seconds(a.ServerLateP99),
+		})
+	}
+	fmt.Fprintln(w)
+	if err := t.writeText(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\nA bias is the client's quantile less the server's own. \"Per core\" is 1 / CPU time: what one core does when nothing else uses it.")
+	return err
+}
