@@ -7,6 +7,7 @@ import (
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
 )
 
 // Windows over which readings are averaged.
@@ -39,7 +40,7 @@ type rank struct {
 }
 
 // derive turns a rank's reading and its window into what is published.
-func (s *Sidecar) derive(r *rank, er *engine.Rank) Replica {
+func (s *Sidecar) derive(r *rank, er *engine.Rank, measuredBandwidth float64) Replica {
 	rep := unknownReplica(er.ModelName, er.Engine, er.State)
 	if !er.State.Known() || len(r.window.readings) == 0 {
 		r.binding = capacity.Binding{}
@@ -96,7 +97,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank) Replica {
 		Backlog:              rep.BacklogSeconds,
 		QueueBudget:          capacity.QueueBudget(s.config.TTFTSLO.Seconds(), rep.Latencies.PrefillTime),
 	}.LoadRatios()
-	rep.Bandwidth = s.bandwidth(&rep, stock, recent)
+	rep.Bandwidth = s.bandwidth(&rep, measuredBandwidth, stock, recent)
 	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
 		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
@@ -122,23 +123,41 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank) Replica {
 
 // bandwidth returns the memory bandwidth saturation by each source that can
 // say something, the more trustworthy first.
-func (s *Sidecar) bandwidth(rep *Replica, stock, recent []reading) []BandwidthSaturation {
+func (s *Sidecar) bandwidth(rep *Replica, measured float64, stock, recent []reading) []BandwidthSaturation {
 	var known []BandwidthSaturation
-	add := func(source string, bytesPerSecond float64) {
-		saturation := capacity.BandwidthSaturation(bytesPerSecond, s.config.Model.PeakBandwidth, capacity.AchievableBandwidth)
+	add := func(source string, bytesPerSecond, peak float64) {
+		saturation := capacity.BandwidthSaturation(bytesPerSecond, peak, capacity.AchievableBandwidth)
 		if !math.IsNaN(saturation) {
 			known = append(known, BandwidthSaturation{Ratio: saturation, Source: source})
 		}
 	}
+	add("gpm", measured, 1)
 	// The counters exist, and stand at zero, when the engine does not estimate.
 	if newest := stock[len(stock)-1]; newest.bytesMoved > 0 {
-		add("engine", rate(recent, func(r *reading) float64 { return r.bytesMoved }))
+		add("engine", rate(recent, func(r *reading) float64 { return r.bytesMoved }), s.config.Model.PeakBandwidth)
 	}
 	if m := s.config.Model; m.WeightBytes > 0 && m.KVBytesPerToken > 0 && m.GPUs > 0 {
 		usage := mean(recent, func(r *reading) float64 { return r.kvUsage })
-		add("model", rep.Rates.Steps*capacity.StepBytes(m.WeightBytes, usage*rep.TokenSlots.Total, m.KVBytesPerToken, m.GPUs))
+		add("model", rep.Rates.Steps*capacity.StepBytes(m.WeightBytes, usage*rep.TokenSlots.Total, m.KVBytesPerToken, m.GPUs), m.PeakBandwidth)
 	}
 	return known
+}
+
+// measuredBandwidth returns the share of theoretical memory bandwidth in use
+// on the busiest of the engine's GPUs; NaN when nothing was measured, when it
+// is not known which GPUs are the engine's, and when the engine has several
+// ranks, because nobody tells which GPU is whose.
+func measuredBandwidth(gpus gpu.Snapshot, ranks int) float64 {
+	busiest := math.NaN()
+	if gpus.Status.SelectionAmbiguous || ranks != 1 {
+		return busiest
+	}
+	for i := range gpus.Readings {
+		if r := gpus.Readings[i].MemoryBandwidthRatio; r > busiest || math.IsNaN(busiest) {
+			busiest = r
+		}
+	}
+	return busiest
 }
 
 // missing says in words what of a replica is not known or only assumed, and
@@ -178,7 +197,7 @@ func missing(rep *Replica, er *engine.Rank) []string {
 		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
 	}
 	if len(rep.Bandwidth) == 0 {
-		reasons = append(reasons, "memory bandwidth saturation unknown: set --gpu.memory-bandwidth, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
+		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
 	}
 	return reasons
 }

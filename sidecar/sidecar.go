@@ -28,8 +28,8 @@ type Config struct {
 	Poller Poller
 	// EngineURL is shown, not used.
 	EngineURL string
-	// GPU may be nil.
-	GPU gpu.Reader
+	// GPU may be nil: then nothing is known of any GPU.
+	GPU gpu.Source
 	// Interval between polls.
 	Interval time.Duration
 	// TTFTSLO is the time to first token that the service promises.
@@ -105,18 +105,16 @@ func (s *Sidecar) Step(ctx context.Context) {
 		return // A poll that was cut short by our own end says nothing of the engine.
 	}
 	s.logTransition(o)
+	gpus := gpu.Snapshot{At: o.At, Status: gpu.Status{Reason: gpu.Off}}
+	if s.config.GPU != nil {
+		gpus = s.config.GPU.Snapshot()
+	}
 	snapshot := &Snapshot{
 		At:       o.At,
 		Engine:   s.engineStatus(o),
-		Replicas: s.replicas(o),
+		Replicas: s.replicas(o, gpus),
+		GPU:      gpus,
 		Panics:   s.panics.Load(),
-	}
-	if s.config.GPU != nil {
-		gpus, err := s.config.GPU.Read(ctx)
-		if err != nil {
-			snapshot.GPUError = err.Error()
-		}
-		snapshot.GPUs = gpus
 	}
 	s.record(snapshot)
 	s.snapshot.Store(snapshot)
@@ -178,13 +176,14 @@ func (s *Sidecar) engineStatus(o engine.Observation) EngineStatus {
 
 // replicas updates each rank's window with the observation and derives what
 // is published of it.
-func (s *Sidecar) replicas(o engine.Observation) []Replica {
+func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 	if o.Reading == nil || len(o.Reading.Ranks) == 0 {
 		r := unknownReplica("", "", o.State)
 		r.Reasons = []string{stateReason(o.State, o.Reason)}
 		return []Replica{r}
 	}
 	s.forgetRanks(o.Reading.Ranks)
+	measured := measuredBandwidth(gpus, len(o.Reading.Ranks))
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {
 		er := o.Reading.Ranks[i]
@@ -203,7 +202,7 @@ func (s *Sidecar) replicas(o engine.Observation) []Replica {
 		case o.Fresh:
 			r.window.add(readingOf(o.Reading.At, &er))
 		}
-		replicas = append(replicas, s.derive(r, &er))
+		replicas = append(replicas, s.derive(r, &er, measured))
 	}
 	return replicas
 }

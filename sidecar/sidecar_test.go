@@ -201,8 +201,8 @@ func TestSteadyLoad(t *testing.T) {
 		if len(r.Bandwidth) != 2 || r.Bandwidth[0].Source != "engine" || r.Bandwidth[1].Source != "model" {
 			t.Fatalf("bandwidth = %+v, want the engine's estimate before the model", r.Bandwidth)
 		}
-		near(t, "bandwidth by the engine", r.Bandwidth[0].Ratio, 1.1e12/(0.8*2e12))
-		near(t, "bandwidth by the model", r.Bandwidth[1].Ratio, 50*(16e9+3600*1e5)/2/(0.8*2e12))
+		near(t, "bandwidth by the engine", r.Bandwidth[0].Ratio, 1.1e12/(capacity.AchievableBandwidth*2e12))
+		near(t, "bandwidth by the model", r.Bandwidth[1].Ratio, 50*(16e9+3600*1e5)/2/(capacity.AchievableBandwidth*2e12))
 		if r.Curve.Valid || !slices.Contains(r.Curve.Reasons, "no_curve") {
 			t.Errorf("curve = %+v", r.Curve)
 		}
@@ -441,37 +441,80 @@ func TestHistory(t *testing.T) {
 }
 
 type fakeGPU struct {
-	readings []gpu.Reading
-	err      error
+	snapshot gpu.Snapshot
 	panics   bool
 }
 
-func (f *fakeGPU) Read(context.Context) ([]gpu.Reading, error) {
+func (f *fakeGPU) Snapshot() gpu.Snapshot {
 	if f.panics {
 		panic("driver binding")
 	}
-	return f.readings, f.err
+	return f.snapshot
 }
 
 func TestGPU(t *testing.T) {
+	reading := func(uuid string, bandwidth float64) gpu.Reading {
+		r := gpu.NewReading()
+		r.UUID, r.MemoryBandwidthRatio = uuid, bandwidth
+		return r
+	}
+	up := gpu.Status{Up: true, Reason: gpu.OK}
+	ambiguous := gpu.Status{Up: true, Reason: gpu.OK, SelectionAmbiguous: true}
+	tests := []struct {
+		name     string
+		ranks    int
+		snapshot gpu.Snapshot
+		want     float64
+	}{
+		{"the busiest counts", 1, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", nan), reading("b", 0.34), reading("c", 0.17)}}, 0.34 / capacity.AchievableBandwidth},
+		{"none measured", 1, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", nan)}}, nan},
+		{"nobody knows which are ours", 1, gpu.Snapshot{Status: ambiguous, Readings: []gpu.Reading{reading("a", 0.34)}}, nan},
+		{"nobody knows which rank's", 2, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", 0.34)}}, nan},
+		{"none read", 1, gpu.Snapshot{Status: gpu.Status{Reason: gpu.LibraryNotFound}}, nan},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeEngine{ranks: make([]fakeRank, test.ranks)}
+				s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) {
+					c.GPU = &fakeGPU{snapshot: test.snapshot}
+					c.Model = sidecar.Model{}
+				})
+				run(s, 3, func(int) {
+					for i := range f.ranks {
+						f.ranks[i].running = 1
+						f.ranks[i].second(1, 10, 10, 50)
+					}
+				})
+				got := nan
+				for _, b := range s.Snapshot().Replicas[0].Bandwidth {
+					if b.Source != "gpm" {
+						t.Fatalf("bandwidth = %+v", b)
+					}
+					got = b.Ratio
+				}
+				near(t, "saturation", got, test.want)
+			})
+		})
+	}
+}
+
+func TestPanicLeavesTheLastSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
-		g := &fakeGPU{readings: []gpu.Reading{{UUID: "GPU-1"}}}
+		g := &fakeGPU{}
 		s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) { c.GPU = g })
 		run(s, 2, nil)
 		before := s.Snapshot()
-		if len(before.GPUs) != 1 || before.GPUError != "" {
-			t.Errorf("GPUs = %v, error %q", before.GPUs, before.GPUError)
-		}
 		g.panics = true
 		run(s, 3, nil)
 		if s.Snapshot() != before {
 			t.Error("a panic replaced the snapshot")
 		}
-		g.panics, g.readings, g.err = false, nil, errors.New("GPU is lost")
+		g.panics = false
 		run(s, 1, nil)
-		if got := s.Snapshot(); got.Panics != 3 || got.GPUError != "GPU is lost" {
-			t.Errorf("panics %d, GPU error %q", got.Panics, got.GPUError)
+		if got := s.Snapshot(); got == before || got.Panics != 3 {
+			t.Errorf("panics %d after recovery", got.Panics)
 		}
 	})
 }

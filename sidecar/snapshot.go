@@ -18,9 +18,8 @@ type Snapshot struct {
 	// Replicas has one entry per model name and engine rank, sorted; before
 	// the first good reading it has one entry with empty names.
 	Replicas []Replica
-	GPUs     []gpu.Reading
-	// GPUError is why GPUs is empty; empty when GPUs were read.
-	GPUError string
+	// GPU is what was read of the engine's GPUs, and why not.
+	GPU gpu.Snapshot
 	// Panics counts panics recovered in the live loop.
 	Panics uint64
 }

@@ -29,7 +29,10 @@ type Engine struct {
 	stopped bool
 }
 
-var _ gpu.Reader = (*Engine)(nil)
+var (
+	_ gpu.Reader = (*Engine)(nil)
+	_ gpu.Source = (*Engine)(nil)
+)
 
 // NewEngine returns an engine that is idle and awake.
 func NewEngine(cfg Config) (*Engine, error) {
@@ -183,6 +186,16 @@ func (e *Engine) GPUs() []gpu.Reading {
 		list = k.meter.read(list, now, at, e.SleepLevel() != 0)
 	}
 	return list
+}
+
+// Snapshot is GPUs as a gpu.Source.
+func (e *Engine) Snapshot() gpu.Snapshot {
+	readings, now := e.GPUs(), time.Now()
+	return gpu.Snapshot{
+		At:       now,
+		Status:   gpu.Status{Up: true, Reason: gpu.OK, Visible: len(readings), Expected: len(readings), LastSuccess: now},
+		Readings: readings,
+	}
 }
 
 // Read is GPUs as a gpu.Reader.

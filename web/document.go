@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
 
@@ -145,6 +147,11 @@ type gpuDocument struct {
 	SMClockHertz                      number `json:"sm_clock_hertz"`
 	MemoryClockHertz                  number `json:"memory_clock_hertz"`
 	TemperatureCelsius                number `json:"temperature_celsius"`
+	// Lost is why the GPU cannot be read.
+	Lost        *string  `json:"lost"`
+	ThrottledBy []string `json:"throttled_by"`
+	// RecoveryAction is the driver's own verdict; none when all is well.
+	RecoveryAction *string `json:"recovery_action"`
 }
 
 // WriteJSON writes a snapshot as the document of /api/v1/headroom, indented,
@@ -167,13 +174,13 @@ func newDocument(s *sidecar.Snapshot, now time.Time) document {
 		WatermarkRatio:     capacity.Watermark,
 		Engine:             newEngineDocument(s, now),
 		Replicas:           make([]replicaDocument, 0, len(s.Replicas)),
-		GPUs:               make([]gpuDocument, 0, len(s.GPUs)),
-		GPUError:           optional(s.GPUError),
+		GPUs:               make([]gpuDocument, 0, len(s.GPU.Readings)),
+		GPUError:           optional(gpuError(s.GPU.Status)),
 	}
 	for i := range s.Replicas {
 		d.Replicas = append(d.Replicas, newReplicaDocument(s, &s.Replicas[i]))
 	}
-	for _, g := range s.GPUs {
+	for _, g := range s.GPU.Readings {
 		d.GPUs = append(d.GPUs, gpuDocument{
 			UUID: g.UUID, Index: g.Index, Model: g.Model,
 			MemorySizeBytes: number(g.MemorySizeBytes), MemoryUsedBytes: number(g.MemoryUsedBytes),
@@ -182,9 +189,34 @@ func newDocument(s *sidecar.Snapshot, now time.Time) document {
 			PowerWatts:    number(g.PowerWatts), PowerLimitWatts: number(g.PowerLimit),
 			SMClockHertz: number(g.SMClockHertz), MemoryClockHertz: number(g.MemoryClockHertz),
 			TemperatureCelsius: number(g.TemperatureCelsius),
+			Lost:               optional(g.Lost), ThrottledBy: throttledBy(&g), RecoveryAction: optional(g.RecoveryAction),
 		})
 	}
 	return d
+}
+
+// gpuError says in words why no GPU is read; empty while they are.
+func gpuError(s gpu.Status) string {
+	switch {
+	case s.Up:
+		return ""
+	case s.Detail != "":
+		return s.Detail
+	default:
+		return "reading GPUs is " + string(s.Reason)
+	}
+}
+
+// throttledBy lists what holds a GPU's clocks down now, sorted.
+func throttledBy(g *gpu.Reading) []string {
+	reasons := []string{}
+	for reason, active := range g.ThrottleActive {
+		if active {
+			reasons = append(reasons, reason)
+		}
+	}
+	slices.Sort(reasons)
+	return reasons
 }
 
 func newEngineDocument(s *sidecar.Snapshot, now time.Time) engineDocument {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
 
@@ -34,14 +35,22 @@ A one-rank engine without a GPU has fewer than 300 series, those of the Go runti
 			if f.kind == prometheus.CounterValue {
 				kind = "counter"
 			}
-			labels := make([]string, len(f.labels))
-			for i, l := range f.labels {
-				labels[i] = "`" + l + "`"
-			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, kind, strings.Join(labels, ", "), f.help)
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, kind, quoted(f.labels), f.help)
 		}
 	}
+	b.WriteString("\n## GPU\n\nRead through NVML, one series per GPU by UUID, whatever the engine's state. What a GPU or its driver cannot tell has no series.\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, m := range gpu.Metrics() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Type, quoted(m.Labels), m.Help)
+	}
 	return b.String()
+}
+
+func quoted(labels []string) string {
+	list := make([]string, len(labels))
+	for i, l := range labels {
+		list[i] = "`" + l + "`"
+	}
+	return strings.Join(list, ", ")
 }
 
 func TestMetricsDocumentation(t *testing.T) {
@@ -67,7 +76,7 @@ func TestAPIDocumentation(t *testing.T) {
 		return b.String() + "\n"
 	}
 	s := build(withGPUs)
-	s.GPUs = s.GPUs[:1]
+	s.GPU.Readings = s.GPU.Readings[:1]
 	columns := newHistoryColumns(model, "0", []sidecar.HistoryPoint{pointOf(s, moment.Add(-3*time.Second)), downPoint(moment)})
 	examples := []string{
 		indented(newDocument(s, moment.Add(400*time.Millisecond))),

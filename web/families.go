@@ -4,13 +4,11 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
-	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
 
@@ -23,7 +21,6 @@ var (
 	noLabels    = []string(nil)
 	modelLabels = []string{"model_name"}
 	rankLabels  = []string{"model_name", "engine"}
-	gpuLabels   = []string{"uuid"}
 )
 
 // with returns the rank labels and one more.
@@ -174,55 +171,6 @@ var groups = []group{
 		},
 	},
 	{
-		title: "GPU",
-		intro: "One series per GPU, by UUID. Published whatever the engine's state.",
-		families: []family{
-			{"headroom_gpu_nvml_up", gauge, "1 when the newest attempt to read GPUs gave readings, 0 when it did not; /api/v1/headroom says why not.",
-				noLabels, ofSnapshot(func(s *sidecar.Snapshot, v view, add add) { add(truth(len(s.GPUs) > 0)) })},
-			{"headroom_gpu_info", gauge, "Always 1; the labels say which GPU it is.",
-				append(slices.Clone(gpuLabels), "index", "model"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
-					for _, g := range s.GPUs {
-						add(1, g.UUID, strconv.Itoa(g.Index), g.Model)
-					}
-				})},
-			{"headroom_gpu_memory_size_bytes", gauge, "Device memory of the GPU in bytes.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemorySizeBytes })},
-			{"headroom_gpu_memory_used_bytes", gauge, "Device memory in use, in bytes.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.MemoryUsedBytes })},
-			{"headroom_gpu_memory_bandwidth_ratio", gauge, "Bytes moved to and from device memory / theoretical peak, 0 to 1; source gpm is measured.",
-				append(slices.Clone(gpuLabels), "source"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
-					for _, g := range s.GPUs {
-						add(g.MemoryBandwidthRatio, g.UUID, "gpm")
-					}
-				})},
-			{"headroom_gpu_memory_bandwidth_peak_bytes_per_second", gauge, "Theoretical peak of the device memory's bandwidth in bytes per second; source says where it comes from: flag or nvml.",
-				append(slices.Clone(gpuLabels), "source"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
-					for _, g := range s.GPUs {
-						add(g.MemoryBandwidthPeak, g.UUID, g.MemoryBandwidthPeakSource)
-					}
-				})},
-			{"headroom_gpu_sm_active_ratio", gauge, "Share of time in which the average streaming multiprocessor had a warp, 0 to 1.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.SMActiveRatio })},
-			{"headroom_gpu_power_watts", gauge, "Power drawn, in watts.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.PowerWatts })},
-			{"headroom_gpu_power_limit_watts", gauge, "Power limit in force, in watts.",
-				gpuLabels, perGPU(func(g *gpu.Reading) float64 { return g.PowerLimit })},
-			{"headroom_gpu_clock_hertz", gauge, "Clock by domain (sm, memory), in hertz.",
-				append(slices.Clone(gpuLabels), "domain"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
-					for _, g := range s.GPUs {
-						add(g.SMClockHertz, g.UUID, "sm")
-						add(g.MemoryClockHertz, g.UUID, "memory")
-					}
-				})},
-			{"headroom_gpu_temperature_celsius", gauge, "Temperature by sensor (core), in degrees Celsius.",
-				append(slices.Clone(gpuLabels), "sensor"), ofSnapshot(func(s *sidecar.Snapshot, v view, add add) {
-					for _, g := range s.GPUs {
-						add(g.TemperatureCelsius, g.UUID, "core")
-					}
-				})},
-		},
-	},
-	{
 		title: "Exporter",
 		intro: "How the exporter itself does.",
 		families: []family{
@@ -300,14 +248,6 @@ func freshEach(read func(*sidecar.Replica, rankAdd)) func(view, add) {
 // fresh reads one number of each rank whose numbers may be published.
 func fresh(value func(*sidecar.Replica) float64) func(view, add) {
 	return freshEach(func(r *sidecar.Replica, add rankAdd) { add(value(r)) })
-}
-
-func perGPU(value func(*gpu.Reading) float64) func(view, add) {
-	return ofSnapshot(func(s *sidecar.Snapshot, _ view, add add) {
-		for i := range s.GPUs {
-			add(value(&s.GPUs[i]), s.GPUs[i].UUID)
-		}
-	})
 }
 
 func stat(value func(*engine.Stats) uint64) func(view, add) {

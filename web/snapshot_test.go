@@ -50,7 +50,7 @@ func build(changes ...func(*sidecar.Snapshot)) *sidecar.Snapshot {
 			},
 		},
 		Replicas: []sidecar.Replica{rank("0")},
-		GPUError: "NVML is not on this machine: libnvidia-ml.so.1 was not found",
+		GPU:      gpu.Snapshot{Status: gpu.Status{Reason: gpu.LibraryNotFound, Detail: "NVML is not on this machine: libnvidia-ml.so.1 was not found"}},
 		Panics:   1,
 	}
 	for _, change := range changes {
@@ -104,19 +104,16 @@ func withRanks(ranks ...sidecar.Replica) func(*sidecar.Snapshot) {
 }
 
 func withGPUs(s *sidecar.Snapshot) {
-	s.GPUError = ""
-	s.GPUs = []gpu.Reading{
-		{
-			At: moment, UUID: "GPU-4f2b6c1e-8d0a-4b55-9c1f-0d2f6f3a7b10", Index: 0, Model: "NVIDIA H100 80GB HBM3",
-			MemorySizeBytes: 85520809984, MemoryUsedBytes: 77309411328, MemoryBandwidthRatio: 0.57, MemoryBandwidthPeak: 3.35e12, MemoryBandwidthPeakSource: "nvml",
-			SMActiveRatio: 0.81, PowerWatts: 512, PowerLimit: 700, SMClockHertz: 1.83e9, MemoryClockHertz: 2.619e9, TemperatureCelsius: 61,
-		},
-		{
-			At: moment, UUID: "GPU-90c1d7aa-52f3-4e0e-8a77-c2b1a9e4d321", Index: 1, Model: "NVIDIA H100 80GB HBM3",
-			MemorySizeBytes: 85520809984, MemoryUsedBytes: nan, MemoryBandwidthRatio: nan, MemoryBandwidthPeak: nan,
-			SMActiveRatio: nan, PowerWatts: nan, PowerLimit: nan, SMClockHertz: nan, MemoryClockHertz: nan, TemperatureCelsius: nan,
-		},
-	}
+	known, unread := gpu.NewReading(), gpu.NewReading()
+	known.At, known.UUID, known.Model = moment, "GPU-4f2b6c1e-8d0a-4b55-9c1f-0d2f6f3a7b10", "NVIDIA H100 80GB HBM3"
+	known.MemorySizeBytes, known.MemoryUsedBytes = 85520809984, 77309411328
+	known.MemoryBandwidthRatio, known.MemoryBandwidthPeak, known.MemoryBandwidthPeakSource = 0.57, 3.35e12, "nvml"
+	known.SMActiveRatio, known.PowerWatts, known.PowerLimit = 0.81, 512, 700
+	known.SMClockHertz, known.MemoryClockHertz, known.TemperatureCelsius = 1.83e9, 2.619e9, 61
+	known.ThrottleActive, known.RecoveryAction = map[string]bool{"sw_power_cap": true, "hw_thermal": false}, "none"
+	unread.At, unread.UUID, unread.Index, unread.Model = moment, "GPU-90c1d7aa-52f3-4e0e-8a77-c2b1a9e4d321", 1, "NVIDIA H100 80GB HBM3"
+	unread.MemorySizeBytes, unread.Lost = 85520809984, "gpu_is_lost"
+	s.GPU = gpu.Snapshot{At: moment, Status: gpu.Status{Up: true, Reason: gpu.OK, Visible: 2, Expected: 2, LastSuccess: moment}, Readings: []gpu.Reading{known, unread}}
 }
 
 // engineDown is the engine gone, with readings from before still in the rank:

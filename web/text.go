@@ -32,14 +32,20 @@ func WriteText(w io.Writer, s *sidecar.Snapshot) error {
 	for i := range s.Replicas {
 		writeReplica(b, &s.Replicas[i])
 	}
-	for _, g := range s.GPUs {
+	for _, g := range s.GPU.Readings {
 		fmt.Fprintf(b, "\nGPU %d %s  %s\n", g.Index, g.Model, g.UUID)
 		row(b, "memory", measure(g.MemoryUsedBytes/gib, "of "+quantity(g.MemorySizeBytes/gib)+" GiB"))
 		row(b, "bandwidth", share(g.MemoryBandwidthRatio, "of peak"), share(g.SMActiveRatio, "SM active"))
 		row(b, "power", measure(g.PowerWatts, "of "+grouped(g.PowerLimit)+" W"), measure(g.TemperatureCelsius, "°C"))
+		if g.Lost != "" {
+			row(b, "lost", g.Lost)
+		}
+		if reasons := throttledBy(&g); len(reasons) > 0 {
+			row(b, "throttled", "by "+strings.Join(reasons, ", "))
+		}
 	}
-	if s.GPUError != "" {
-		fmt.Fprintf(b, "\nno GPU readings: %s\n", s.GPUError)
+	if why := gpuError(s.GPU.Status); why != "" {
+		fmt.Fprintf(b, "\nno GPU readings: %s\n", why)
 	}
 	if err := b.Flush(); err != nil {
 		return fmt.Errorf("writing the report: %w", err)

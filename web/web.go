@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
 
@@ -91,6 +92,15 @@ func New(config Config) (http.Handler, error) {
 		return nil, err
 	}
 	s := &server{Config: config, started: time.Now()}
+	gpus := gpu.NewMetrics(func() gpu.Snapshot {
+		if snapshot := config.Source.Snapshot(); snapshot != nil {
+			return snapshot.GPU
+		}
+		return gpu.Snapshot{Status: gpu.Status{Reason: gpu.Starting}}
+	})
+	if err := config.Registry.Register(gpus); err != nil {
+		return nil, fmt.Errorf("web: registering the GPU metrics: %w", err)
+	}
 	if err := config.Registry.Register(newCollector(config.Source, config.Logger, &s.panics)); err != nil {
 		return nil, fmt.Errorf("web: registering the snapshot's metrics: %w", err)
 	}

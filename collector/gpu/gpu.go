@@ -153,6 +153,11 @@ func (r Reading) lost(why string) Reading {
 	return l
 }
 
+// Source gives the newest snapshot without blocking on a driver.
+type Source interface {
+	Snapshot() Snapshot
+}
+
 // Reader gives the newest reading of each GPU without blocking on a driver.
 type Reader interface {
 	Read(ctx context.Context) ([]Reading, error)

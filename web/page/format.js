@@ -32,6 +32,9 @@ const constraintNames = {
   curve: "capacity curve", sequence_slots: "sequence slots", token_slots: "token slots (KV cache)",
   token_budget: "token budget of a step", queue: "queue backlog", lora: "LoRA adapters",
 };
+// words turns a code such as hw_thermal into words.
+const words = (code) => code.replaceAll("_", " ");
+
 const zones = {
   stable: { glyph: "●", words: "stable: below the watermark" }, risk: { glyph: "▲", words: "risk: between the watermark and full" },
   unstable: { glyph: "■", words: "unstable: over full" }, unknown: { glyph: "○", words: "not known" },
