@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"sync"
 	"time"
 )
 
-// flushEvery is how many records' worth of time a killed process loses.
+// flushEvery is how much a killed process loses at most.
 const flushEvery = 200 * time.Millisecond
 
 // RecordsHeader is the first line of a records file.
@@ -27,6 +28,13 @@ type RecordsHeader struct {
 	Workload string `json:"workload,omitempty"`
 }
 
+// file is what Records needs of an *os.File.
+type file interface {
+	io.WriteCloser
+	Sync() error
+	Truncate(size int64) error
+}
+
 // Records writes a file of records, one JSON object a line. Whole lines are
 // written by one goroutine, so that no request waits for the disk and what a
 // killed process leaves can be read.
@@ -36,7 +44,7 @@ type Records struct {
 	count   int
 	err     error
 
-	file *os.File
+	file file
 	path string
 	// good is the length of the file up to its last whole line, written how
 	// many records that is.
@@ -125,7 +133,7 @@ func (r *Records) flush() error {
 		return nil
 	}
 	if cut := r.file.Truncate(r.good); cut != nil {
-		err = errors.Join(err, cut)
+		err = fmt.Errorf("%w, and its last line cannot be removed: %w", err, cut)
 	}
 	err = fmt.Errorf("records: writing %s: %w; it holds %d records", r.path, err, r.written)
 	r.mu.Lock()
