@@ -79,10 +79,10 @@ func (p Replay) Source() (Source, error) {
 func (p Replay) Notes() []string {
 	var notes []string
 	if p.Trace.ZeroOutputs > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests without output left out", p.Trace.ZeroOutputs))
+		notes = append(notes, fmt.Sprintf("requests without output left out: %d", p.Trace.ZeroOutputs))
 	}
 	if p.Trace.ZeroPrompts > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests without prompt left out", p.Trace.ZeroPrompts))
+		notes = append(notes, fmt.Sprintf("requests without prompt left out: %d", p.Trace.ZeroPrompts))
 	}
 	if p.Grid > 0 {
 		notes = append(notes, fmt.Sprintf("timestamps lie on a grid of %s: the requests of each slot are spread uniformly over it (seed %d)", p.Grid, p.Seed))

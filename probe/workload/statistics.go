@@ -45,7 +45,7 @@ type LengthStatistics struct {
 // Describe returns the statistics of records in the order of time.
 func Describe(records []Record, blockSize int) Statistics {
 	nan := math.NaN()
-	s := Statistics{Requests: len(records), Rate: nan, GapCV: nan, PrefixHitRatio: PrefixHitRatio(records, blockSize)}
+	s := Statistics{Requests: len(records), Rate: nan, GapCV: nan, PrefixHitRatio: prefixHitRatio(records, blockSize)}
 	if len(records) > 0 {
 		s.Span = records[len(records)-1].At - records[0].At
 	}
@@ -78,18 +78,22 @@ func gapCV(records []Record) float64 {
 	return math.Sqrt(sum/n) / mean
 }
 
-// maxWindows bounds the memory for counts: 190 days of seconds.
-const maxWindows = 1 << 24
-
-// Windows counts the requests in whole windows of a length.
+// Windows counts the requests in whole windows of a length, from the first
+// request on, and describes the counts.
 func Windows(records []Record, window time.Duration) Counts {
-	nan := math.NaN()
-	unknown := Counts{nan, nan, nan, nan, nan, nan}
-	counts := windowCounts(records, window)
-	if len(counts) == 0 {
-		return unknown
+	if len(records) == 0 {
+		return DescribeCounts(nil)
 	}
-	c := unknown
+	return DescribeCounts(WindowCounts(records, records[0].At, records[len(records)-1].At, window))
+}
+
+// DescribeCounts describes the numbers of requests in windows that follow each other.
+func DescribeCounts(counts []float64) Counts {
+	nan := math.NaN()
+	c := Counts{nan, nan, nan, nan, nan, nan}
+	if len(counts) == 0 {
+		return c
+	}
 	n := float64(len(counts))
 	total := 0.0
 	c.Min, c.Max = math.Inf(1), 0
@@ -115,19 +119,19 @@ func Windows(records []Record, window time.Duration) Counts {
 	return c
 }
 
-// windowCounts are the counts of the whole windows; nil when there is none, or too many.
-func windowCounts(records []Record, window time.Duration) []float64 {
-	if len(records) == 0 {
-		return nil
-	}
-	begin := records[0].At
-	whole := (records[len(records)-1].At - begin) / window
+// maxWindows bounds the memory for counts: 190 days of seconds.
+const maxWindows = 1 << 24
+
+// WindowCounts are the numbers of requests in the whole windows between two
+// times; nil when there is none, or more than 16 million.
+func WindowCounts(records []Record, begin, end, window time.Duration) []float64 {
+	whole := (end - begin) / window
 	if whole < 1 || whole > maxWindows {
 		return nil
 	}
 	counts := make([]float64, whole)
 	for i := range records {
-		if w := (records[i].At - begin) / window; w < whole {
+		if w := (records[i].At - begin) / window; w >= 0 && w < whole {
 			counts[w]++
 		}
 	}
@@ -157,21 +161,35 @@ func describeLengths(records []Record, length func(*Record) int) LengthStatistic
 	}
 }
 
-// PrefixHitRatio returns the share of prompt tokens in leading blocks that
-// were in an earlier prompt; NaN when the records have no blocks.
-func PrefixHitRatio(records []Record, blockSize int) float64 {
-	seen := seenBlocks{}
-	hits, tokens, known := 0, 0, false
-	for i := range records {
-		r := &records[i]
-		known = known || r.Blocks != nil
-		hits += seen.hit(r.Blocks, blockSize, r.Prompt)
-		tokens += r.Prompt
+// PrefixHits returns, for each record, how many of its leading tokens are in
+// blocks that were in an earlier prompt; nil when no record has blocks.
+func PrefixHits(records []Record, blockSize int) []int {
+	if blockSize < 1 {
+		return nil
 	}
-	if !known {
+	seen := seenBlocks{}
+	hits := make([]int, len(records))
+	for i := range records {
+		hits[i] = seen.hit(records[i].Blocks, blockSize, records[i].Prompt)
+	}
+	if len(seen) == 0 {
+		return nil
+	}
+	return hits
+}
+
+// prefixHitRatio is the share of all prompt tokens that are hits; NaN when there are no blocks.
+func prefixHitRatio(records []Record, blockSize int) float64 {
+	hits := PrefixHits(records, blockSize)
+	if hits == nil {
 		return math.NaN()
 	}
-	return float64(hits) / float64(tokens)
+	held, tokens := 0, 0
+	for i := range records {
+		held += hits[i]
+		tokens += records[i].Prompt
+	}
+	return float64(held) / float64(tokens)
 }
 
 // seenBlocks is an endless prefix cache.

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// errExists is the error of an output file that is there already.
+var errExists = errors.New("the file exists: give another name, or --force to replace it")
+
+// writeOutput writes a file as a whole or not at all: into a new file beside
+// it, which then takes its name. Without force a file that exists stays.
+func writeOutput(path string, force bool, write func(io.Writer) error) (err error) {
+	if err := outputFree(path, force); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("writing %s: %w", path, err)
+		}
+	}()
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone already when all went well
+	defer f.Close()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if force {
+		return os.Rename(f.Name(), path)
+	}
+	// Unlike a rename, a link cannot replace a file that came up meanwhile.
+	err = os.Link(f.Name(), path)
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return errExists
+	case err != nil:
+		// File systems without links exist.
+		return os.Rename(f.Name(), path)
+	}
+	return nil
+}
+
+// outputFree says, before any work is done, whether a file may be written.
+func outputFree(path string, force bool) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for %s: %w", path, err)
+	case info.IsDir():
+		return fmt.Errorf("writing %s: it is a folder", path)
+	case !force:
+		return fmt.Errorf("writing %s: %w", path, errExists)
+	}
+	return nil
+}
