@@ -23,6 +23,7 @@ func TestCaptures(t *testing.T) {
 		values        map[Signal]float64
 		histograms    map[HistogramSignal]histogramCheck
 		tokenSlots    Limit
+		sequenceSlots Limit
 		// inferred are known although the page does not carry them.
 		inferred []Signal
 	}
@@ -195,11 +196,31 @@ func TestCaptures(t *testing.T) {
 		"openmetrics-escaping-underscores.om": {engine: TypeSGLang, state: StateStale, reason: "metrics_incomplete", series: 1, ranks: []rank{{
 			engine: "0", state: StateStale, reason: "metrics_incomplete", // a usage of 42 is rejected
 		}}},
-		// Engines of which there is no table yet: no reading, and it says so.
-		"llamacpp-2025-06-partial.prom":      {state: StateDisabled, reason: "no_engine_families", noReading: true},
-		"tgi-2.x-partial.prom":               {state: StateDisabled, reason: "no_engine_families", noReading: true},
-		"triton-23.11-trtllm-backend.prom":   {state: StateDisabled, reason: "no_engine_families", noReading: true},
-		"trtllm-serve-noprefix-partial.prom": {state: StateDisabled, reason: "no_engine_families", noReading: true},
+		// Counters only: what was computed is known, not how many prompt tokens there were with cached ones.
+		"llamacpp-2025-06-partial.prom": {engine: TypeLlamaCpp, state: StateStale, reason: "metrics_incomplete", series: 4, ranks: []rank{{
+			engine: "0", state: StateStale, reason: "metrics_incomplete",
+			values: map[Signal]float64{PromptTokensComputed: 143, GenerationTokens: 673},
+		}}},
+		"tgi-2.x-partial.prom": {engine: TypeTGI, state: StateIdle, series: 264, ranks: []rank{{
+			engine: "0", state: StateIdle,
+			values: map[Signal]float64{
+				RequestsRunning: 0, RequestsWaiting: 0, KVCacheTokensUsed: 0, PromptTokens: 662, RequestsFinished: 109,
+				EngineSteps: 1525, // 16 prefills and 1509 decodes
+			},
+			histograms: map[HistogramSignal]histogramCheck{
+				PromptLength: {101, 109, 662, map[float64]float64{5.11: 0, 10.22: 109, 511.00000000000006: 109, inf: 109}},
+			},
+		}}},
+		"triton-23.11-trtllm-backend.prom": {engine: TypeTriton, state: StateOK, series: 23, ranks: []rank{{
+			model: "tensorrt_llm", engine: "0", state: StateOK, tokenSlots: Limit{399296, "blocks"}, // 6239 blocks of 64
+			sequenceSlots: Limit{512, "metric"},
+			values: map[Signal]float64{
+				RequestsRunning: 1, KVCacheUsage: 1.0 / 6239, KVCacheTokens: 399296, KVCacheTokensUsed: 64, SequenceSlots: 512,
+				RequestsFinished: 0, EngineSteps: 0,
+			},
+		}}},
+		// The only histogram was cut before its end: nothing tells the load.
+		"trtllm-serve-noprefix-partial.prom": {state: StateStale, reason: "metrics_incomplete", noReading: true},
 	}
 	files, err := os.ReadDir("testdata")
 	if err != nil {
@@ -239,12 +260,15 @@ func TestCaptures(t *testing.T) {
 				if !same(r.TokenSlots.Value, want.tokenSlots.Value) || r.TokenSlots.Source != want.tokenSlots.Source {
 					t.Errorf("token slots are %v, want %v", r.TokenSlots, want.tokenSlots)
 				}
+				if want.sequenceSlots.Known() && r.SequenceSlots != want.sequenceSlots {
+					t.Errorf("sequence slots are %v, want %v", r.SequenceSlots, want.sequenceSlots)
+				}
 				for h, check := range want.histograms {
 					checkHistogram(t, r, h, check)
 				}
 				for s := range numSignals {
 					_, given := want.values[s]
-					derived := s == KVCacheTokensUsed && o.Type != TypeSGLang || slices.Contains(want.inferred, s)
+					derived := s == KVCacheTokensUsed && (o.Type == TypeVLLM || o.Type == TypeRay) || slices.Contains(want.inferred, s)
 					if derived {
 						given = false
 					}

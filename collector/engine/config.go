@@ -86,7 +86,12 @@ func (c Config) validate(tables []*table) error {
 		errs = append(errs, err)
 	}
 	if c.Type != TypeUnknown && tableOf(tables, c.Type) == nil {
-		wrong("--engine.type is %q; known are auto, %s", c.Type, strings.Join(typeNames(tables), ", "))
+		wrong("--engine.type is %q; known are auto, %s", c.Type, strings.Join(namesOf(tables), ", "))
+	}
+	if t := tableOf(tables, c.Type); t != nil && t.queuePath != "" {
+		if path := c.pagePath(); strings.HasSuffix(path, t.queuePath) && !strings.HasSuffix(path, t.metricsPath) {
+			wrong("--engine.url is %q, which is a queue of %s that empties when it is read; its metrics are at %s", c.URL, t.engine, t.metricsPath)
+		}
 	}
 	if full.Interval < 10*time.Millisecond {
 		wrong("--engine.interval is %v; it must be at least 10ms", c.Interval)
@@ -138,8 +143,24 @@ func (c Config) addresses(metricsPath string) (page, base string, err error) {
 		u.Path = metricsPath
 		return u.String(), root.String(), nil
 	}
-	root := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path[:strings.LastIndex(strings.TrimRight(u.Path, "/"), "/")]}
+	path := strings.TrimRight(u.Path, "/")
+	above := path[:strings.LastIndex(path, "/")]
+	for _, t := range tables { // the whole path of a page that is deeper
+		if up, ok := strings.CutSuffix(path, t.metricsPath); ok && len(up) < len(above) {
+			above = up
+		}
+	}
+	root := url.URL{Scheme: u.Scheme, Host: u.Host, Path: above}
 	return u.String(), root.String(), nil
+}
+
+// pagePath is the path of the URL, which is the metrics page itself; empty for a base URL.
+func (c Config) pagePath() string {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimRight(u.Path, "/")
 }
 
 func tableOf(tables []*table, t Type) *table {
@@ -147,14 +168,6 @@ func tableOf(tables []*table, t Type) *table {
 		return tables[i]
 	}
 	return nil
-}
-
-func typeNames(tables []*table) []string {
-	var names []string
-	for _, t := range tables {
-		names = append(names, string(t.engine))
-	}
-	return names
 }
 
 // readToken reads a bearer token; "" for no file.

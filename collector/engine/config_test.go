@@ -35,6 +35,11 @@ func TestValidate(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}
+	for _, page := range []string{"", "/prometheus/metrics", "/serve/prometheus/metrics"} {
+		if err := (Config{URL: good.URL + page, Type: TypeTRTLLM}).Validate(); err != nil {
+			t.Errorf("%q: %v", page, err)
+		}
+	}
 	for name, test := range map[string]struct {
 		change func(*Config)
 		want   string
@@ -44,7 +49,8 @@ func TestValidate(t *testing.T) {
 		"scheme":           {func(c *Config) { c.URL = "ftp://h" }, "--engine.url"},
 		"bad URL":          {func(c *Config) { c.URL = "http://h:port" }, "--engine.url"},
 		"password":         {func(c *Config) { c.URL = "http://u:secret@h" }, "--engine.header-file"},
-		"type":             {func(c *Config) { c.Type = "mlx" }, "vllm, ray, sglang"},
+		"type":             {func(c *Config) { c.Type = "mlx" }, "auto, llamacpp, ray, sglang, tgi, triton, trtllm, vllm"},
+		"queue":            {func(c *Config) { c.Type, c.URL = TypeTRTLLM, "http://h:8000/metrics/" }, "/prometheus/metrics"},
 		"interval":         {func(c *Config) { c.Interval = time.Millisecond }, "--engine.interval"},
 		"timeout":          {func(c *Config) { c.Timeout = time.Second }, "--engine.timeout"},
 		"negative timeout": {func(c *Config) { c.Timeout = -1 }, "--engine.timeout"},

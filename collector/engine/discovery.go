@@ -32,6 +32,7 @@ type discovery struct {
 
 // question is one request.
 type question struct {
+	// path of the question; empty is where the engine's table says that it tells its limits.
 	path  string
 	take  func(d *discovery, t *table, body []byte) error
 	done  bool
@@ -41,7 +42,7 @@ type question struct {
 
 func newDiscovery() discovery {
 	return discovery{questions: []*question{
-		{path: "/server_info?config_format=json", take: (*discovery).takeServerInfo},
+		{take: (*discovery).takeServerInfo},
 		{path: "/version", take: (*discovery).takeVersion},
 		{path: "/v1/models", take: (*discovery).takeModels},
 	}}
@@ -62,7 +63,16 @@ func (d *discovery) ask(ctx context.Context, c *client, t *table) {
 		if q.done || now.Before(q.next) {
 			continue
 		}
-		body, status, err := c.ask(ctx, q.path, maxDiscoveryBytes)
+		path := q.path
+		if path == "" {
+			path = t.infoPath
+		}
+		if path == "" { // this engine tells nothing there
+			q.done = true
+			_ = q.take(d, t, nil)
+			continue
+		}
+		body, status, err := c.ask(ctx, path, maxDiscoveryBytes)
 		switch {
 		case err == nil && status == 200:
 			if err = q.take(d, t, body); err == nil {

@@ -145,11 +145,11 @@ func TestDiscovery(t *testing.T) {
 		if o.Version != "0.32.0" || o.MaxModelLen != 8192 || o.Parallelism != (Parallelism{4, 1, 2, 2}) {
 			t.Errorf("version %q, max_model_len %d, %+v", o.Version, o.MaxModelLen, o.Parallelism)
 		}
-		want := []string{"/metrics", "/server_info?config_format=json", "/metrics", "/version", "/metrics", "/v1/models"}
-		if got := e.asked[:6]; !slices.Equal(got, want) {
+		want := []string{"/prometheus/metrics", "/metrics", "/server_info?config_format=json", "/metrics", "/version", "/metrics", "/v1/models"}
+		if got := e.asked[:7]; !slices.Equal(got, want) {
 			t.Errorf("asked %v, want %v", got, want)
 		}
-		if len(e.asked) != 13 { // ten pages and three questions
+		if len(e.asked) != 14 { // where the page is, ten pages and three questions
 			t.Errorf("asked %v", e.asked)
 		}
 	})
@@ -202,13 +202,14 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
 // TestBaseURL: where the page and the API are, from the URL.
 func TestBaseURL(t *testing.T) {
 	for given, want := range map[string][2]string{
-		"http://h:8000":              {"http://h:8000/metrics", "http://h:8000"},
-		"http://h:8000/":             {"http://h:8000/metrics", "http://h:8000"},
-		"https://h":                  {"https://h/metrics", "https://h"},
-		"http://h:8000/metrics":      {"http://h:8000/metrics", "http://h:8000"},
-		"http://h:8000/metrics/":     {"http://h:8000/metrics/", "http://h:8000"},
-		"http://h/vllm/metrics?a=b":  {"http://h/vllm/metrics?a=b", "http://h/vllm"},
-		"http://[::1]:8000/x/y/page": {"http://[::1]:8000/x/y/page", "http://[::1]:8000/x/y"},
+		"http://h:8000":               {"http://h:8000/metrics", "http://h:8000"},
+		"http://h:8000/":              {"http://h:8000/metrics", "http://h:8000"},
+		"https://h":                   {"https://h/metrics", "https://h"},
+		"http://h:8000/metrics":       {"http://h:8000/metrics", "http://h:8000"},
+		"http://h:8000/metrics/":      {"http://h:8000/metrics/", "http://h:8000"},
+		"http://h/vllm/metrics?a=b":   {"http://h/vllm/metrics?a=b", "http://h/vllm"},
+		"http://h/prometheus/metrics": {"http://h/prometheus/metrics", "http://h"},
+		"http://[::1]:8000/x/y/page":  {"http://[::1]:8000/x/y/page", "http://[::1]:8000/x/y"},
 	} {
 		page, base, err := Config{URL: given}.addresses("/metrics")
 		if err != nil || page != want[0] || base != want[1] {

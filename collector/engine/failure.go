@@ -22,7 +22,9 @@ type Failure struct {
 	Transient bool
 	// page tells that the page itself was read, and says that there are no metrics.
 	page bool
-	err  error
+	// json tells that the page is JSON, gone that nobody answered at the address.
+	json, gone bool
+	err        error
 }
 
 func (f *Failure) Error() string {
@@ -38,6 +40,13 @@ func failure(reason, format string, args ...any) *Failure {
 	return &Failure{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
+// jsonFailure is that of a page in JSON, as trtllm-serve's /metrics is.
+func jsonFailure() *Failure {
+	f := failure("not_metrics", "the page is JSON; give the engine's Prometheus page in --engine.url (trtllm-serve has it at /prometheus/metrics, with return_perf_metrics on)")
+	f.json = true
+	return f
+}
+
 // requestFailure classifies why a request got no complete answer.
 func requestFailure(url string, err error) *Failure {
 	f := &Failure{err: err}
@@ -51,10 +60,10 @@ func requestFailure(url string, err error) *Failure {
 		f.Reason, f.Transient = "timeout", true
 		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
 	case errors.As(err, &dns):
-		f.Reason = "name_not_resolved"
+		f.Reason, f.gone = "name_not_resolved", true
 		f.Message = "the host of " + url + " is unknown; check --engine.url"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		f.Reason = "connection_refused"
+		f.Reason, f.gone = "connection_refused", true
 		f.Message = "nothing listens at " + url + "; the engine is not up, or --engine.url is wrong"
 	// An alert of the other side has no exported type; every error of crypto/tls begins like this.
 	case strings.Contains(err.Error(), "tls: "), errors.Is(err, http.ErrSchemeMismatch):
@@ -70,7 +79,7 @@ func requestFailure(url string, err error) *Failure {
 		f.Reason, f.Transient = "timeout", true
 		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
 	default:
-		f.Reason = "connection_failed"
+		f.Reason, f.gone = "connection_failed", true
 		f.Message = "no answer from " + url
 	}
 	return f

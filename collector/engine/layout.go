@@ -20,7 +20,9 @@ type layout struct {
 	replicaID string
 	targets   map[string][]target
 	ranks     []*rankCells
-	byKey     map[rankKey]*rankCells
+	// full tells that a page had more than an engine exports.
+	full  bool
+	byKey map[rankKey]*rankCells
 }
 
 // target is a place that a sample name feeds.
@@ -33,7 +35,7 @@ type target struct {
 }
 
 // aliasCells are the cells of one alias.
-type aliasCells struct{ value, times, plus *cell }
+type aliasCells struct{ value, times, over, plus, minus *cell }
 
 type histogramCells struct {
 	buckets    buckets
@@ -127,11 +129,21 @@ func newLayout(t *table, replicaID string) *layout {
 	for i, r := range t.rows {
 		for j, a := range r.aliases {
 			l.aim(a.name, target{alias: a, put: func(c *rankCells) **cell { return &c.rows[i][j].value }, info: r.kind == info})
-			if a.times != "" {
-				l.aim(a.times, target{put: func(c *rankCells) **cell { return &c.rows[i][j].times }, info: r.kind == info})
-			}
-			if a.plus != "" {
-				l.aim(a.plus, target{put: func(c *rankCells) **cell { return &c.rows[i][j].plus }, info: r.kind == info})
+			for _, o := range []struct {
+				operand
+				put func(*aliasCells) **cell
+			}{
+				{a.times, func(c *aliasCells) **cell { return &c.times }},
+				{a.over, func(c *aliasCells) **cell { return &c.over }},
+				{a.plus, func(c *aliasCells) **cell { return &c.plus }},
+				{a.minus, func(c *aliasCells) **cell { return &c.minus }},
+			} {
+				if o.name != "" {
+					l.aim(o.name, target{
+						alias: alias{match: o.match, follows: a.follows}, info: r.kind == info,
+						put: func(c *rankCells) **cell { return o.put(&c.rows[i][j]) },
+					})
+				}
 			}
 		}
 	}
@@ -147,8 +159,15 @@ func newLayout(t *table, replicaID string) *layout {
 
 func (l *layout) aim(name string, t target) { l.targets[name] = append(l.targets[name], t) }
 
-// add puts a series in its places; false when the page has more than an engine exports.
-func (l *layout) add(key string, set labels.Labels, s *series) bool {
+// add puts a series in its places, until the layout is full.
+func (l *layout) add(key string, set labels.Labels, s *series) {
+	if !l.full {
+		l.full = !l.put(key, set, s)
+	}
+}
+
+// put puts a series in its places; false when the page has more than an engine exports.
+func (l *layout) put(key string, set labels.Labels, s *series) bool {
 	for _, label := range l.table.totalLabels {
 		if set.Get(label) != "" {
 			return true
@@ -185,7 +204,7 @@ func (l *layout) add(key string, set labels.Labels, s *series) bool {
 		} else {
 			c = t.put(r)
 		}
-		r.identifies = r.identifies || !t.info
+		r.identifies = r.identifies || !t.info && !t.alias.follows
 		if *c == nil {
 			*c = &cell{newest: t.alias.newest}
 		}
@@ -212,6 +231,9 @@ func (l *layout) replica(set labels.Labels) string {
 
 func (l *layout) rank(set labels.Labels) *rankCells {
 	key := rankKey{model: set.Get(l.table.modelLabel), engine: set.Get(l.table.rankLabel), replica: l.replica(set)}
+	if key.model == l.table.noModel {
+		key.model = ""
+	}
 	if r := l.byKey[key]; r != nil {
 		return r
 	}

@@ -14,8 +14,10 @@ const (
 
 // settings are limits of an engine that were read somewhere; 0 is not known.
 type settings struct {
-	maxNumSeqs, maxNumBatchedTokens, maxModelLen int
-	parallelism                                  Parallelism
+	maxNumSeqs, maxNumBatchedTokens, maxModelLen, kvTokens int
+
+	parallelism Parallelism
+	version     string
 	// configFile tells that more is set in a file that cannot be seen.
 	configFile bool
 }
@@ -67,7 +69,7 @@ func (l *limits) apply(r *Rank) {
 			r.TokenSlots.Value *= float64(n)
 		}
 	}
-	r.TokenSlots = choose(r.TokenSlots, l.kvTokens, 0, 0, 0)
+	r.TokenSlots = choose(r.TokenSlots, l.kvTokens, l.serverInfo.kvTokens, 0, 0)
 	if used := r.Value(KVCacheTokensUsed); math.IsNaN(used) && r.TokenSlots.Known() {
 		r.values[KVCacheTokensUsed] = r.Value(KVCacheUsage) * r.TokenSlots.Value
 	}

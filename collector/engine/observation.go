@@ -9,10 +9,14 @@ type Type string
 
 // The engine types.
 const (
-	TypeUnknown Type = ""
-	TypeVLLM    Type = "vllm"
-	TypeRay     Type = "ray"
-	TypeSGLang  Type = "sglang"
+	TypeUnknown  Type = ""
+	TypeVLLM     Type = "vllm"
+	TypeRay      Type = "ray"
+	TypeSGLang   Type = "sglang"
+	TypeTRTLLM   Type = "trtllm"
+	TypeTriton   Type = "triton"
+	TypeTGI      Type = "tgi"
+	TypeLlamaCpp Type = "llamacpp"
 )
 
 // State is how far the last reading can be trusted. Headroom is known only

@@ -7,7 +7,6 @@ import (
 	"io"
 	"mime"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
@@ -26,7 +25,7 @@ const (
 type series struct {
 	value      float64
 	generation uint64
-	// table is the index of the table whose prefix the name has, -1 for none.
+	// table is the index of the table whose engine the name is a sign of, -1 for none.
 	table  int
 	router bool
 }
@@ -79,14 +78,13 @@ func (p *pages) read(body []byte, contentType string) (s summary, f *Failure) {
 		f.Transient = true
 		return s, f
 	}
-	overflow := false
 	for range 2 {
 		var err error
-		if s, overflow, err = p.pass(body, contentType); err != nil {
+		if s, err = p.pass(body, contentType); err != nil {
 			p.forget() // what a broken page brought along is not worth keeping
 			return s, &Failure{Reason: "malformed", Message: "the page is not in the Prometheus text format", err: err}
 		}
-		if !overflow {
+		if !p.overflow(s) {
 			return s, nil
 		}
 		p.forget() // ranks that are gone may have filled it: once more with this page's alone
@@ -102,22 +100,32 @@ func (p *pages) trim(onPage int) {
 	}
 }
 
-// pass goes over the page once; overflow tells that it went beyond the bounds.
-func (p *pages) pass(body []byte, contentType string) (sum summary, overflow bool, err error) {
+// overflow tells that an engine on the page has more series than any has.
+func (p *pages) overflow(s summary) bool {
+	for i, present := range s.families {
+		if present && p.layouts[i].full {
+			return true
+		}
+	}
+	return false
+}
+
+// pass goes over the page once.
+func (p *pages) pass(body []byte, contentType string) (sum summary, err error) {
 	// An error beside a parser is a remark on the content type only.
 	parser, err := textparse.New(body, contentType, p.symbols, textparse.ParserOptions{FallbackContentType: "text/plain"})
 	if parser == nil {
-		return sum, false, fmt.Errorf("choosing a parser: %w", err)
+		return sum, fmt.Errorf("choosing a parser: %w", err)
 	}
 	sum.families = make([]bool, len(p.tables))
 	p.generation++
 	for {
 		entry, err := parser.Next()
 		if errors.Is(err, io.EOF) {
-			return sum, overflow, nil
+			return sum, nil
 		}
 		if err != nil {
-			return sum, false, fmt.Errorf("parsing sample %d: %w", sum.series+1, err)
+			return sum, fmt.Errorf("parsing sample %d: %w", sum.series+1, err)
 		}
 		if entry != textparse.EntrySeries {
 			continue
@@ -125,9 +133,7 @@ func (p *pages) pass(body []byte, contentType string) (sum summary, overflow boo
 		name, _, value := parser.Series()
 		s, ok := p.known[string(name)]
 		if !ok {
-			var fits bool
-			s, fits = p.place(parser, name)
-			overflow = overflow || !fits
+			s = p.place(parser, name)
 			p.known[string(name)] = s
 		}
 		sum.series++
@@ -142,8 +148,8 @@ func (p *pages) pass(body []byte, contentType string) (sum summary, overflow boo
 	}
 }
 
-// place finds where a new series goes; false when there is no room.
-func (p *pages) place(parser textparse.Parser, written []byte) (*series, bool) {
+// place finds where a new series goes. A name that several engines use goes to the table of each.
+func (p *pages) place(parser textparse.Parser, written []byte) *series {
 	s := &series{table: -1}
 	name := written
 	if i := bytes.IndexByte(written, '{'); i >= 0 {
@@ -158,21 +164,24 @@ func (p *pages) place(parser textparse.Parser, written []byte) (*series, bool) {
 		p.start = s
 	}
 	for i, t := range p.tables {
-		for _, prefix := range t.prefixes {
-			key, ok := strings.CutPrefix(string(name), prefix)
-			if !ok {
-				continue
-			}
-			parser.Labels(&set)
-			s.table = i
-			if t.routerLabel != "" && set.Get(t.routerLabel) != "" && set.Get(t.modelLabel) == "" {
-				s.router = true
-				return s, true
-			}
-			return s, p.layouts[i].add(key, set, s)
+		key, ok := t.cut(string(name))
+		if !ok && t.bareLabel == "" {
+			continue
 		}
+		parser.Labels(&set)
+		if !ok && (set.Get(t.bareLabel) == "" || p.layouts[i].targets[key] == nil) {
+			continue
+		}
+		if !ok || t.signedBy(string(name)) {
+			s.table = i
+		}
+		if t.routerLabel != "" && set.Get(t.routerLabel) != "" && set.Get(t.modelLabel) == "" {
+			s.router = true
+			continue
+		}
+		p.layouts[i].add(key, set, s)
 	}
-	return s, true
+	return s
 }
 
 // notText refuses what cannot be a metrics page in text.
@@ -186,7 +195,7 @@ func notText(body []byte, contentType string) *Failure {
 	case media == "text/html", bytes.HasPrefix(start, []byte("<")):
 		return failure("not_metrics", "the page is HTML; --engine.url must lead to an engine, not to a web page or a login")
 	case media == "application/json", bytes.HasPrefix(start, []byte("{\n")), bytes.HasPrefix(start, []byte("[")):
-		return failure("not_metrics", "the page is JSON; give the engine's Prometheus page in --engine.url (of trtllm-serve it is /prometheus/metrics)")
+		return jsonFailure()
 	case media == "application/vnd.google.protobuf":
 		return failure("not_metrics", "the page is in protocol buffers although text was asked for")
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,10 +13,11 @@ import (
 
 // Poller reads one engine, one request at a time. It is used by one loop, once an interval.
 type Poller struct {
-	config Config
-	log    *slog.Logger
-	tables []*table
-	client *client
+	config  Config
+	log     *slog.Logger
+	tables  []*table
+	client  *client
+	locator locator
 
 	mu         sync.Mutex
 	normaliser *normaliser
@@ -54,6 +56,11 @@ func newPoller(c Config, log *slog.Logger, tables []*table) (*Poller, error) {
 		return nil, err
 	}
 	p.client = client
+	if c.Type != TypeUnknown || c.pagePath() != "" {
+		p.locator = newLocator(nil, client.base, client.page)
+	} else {
+		p.locator = newLocator(p.tables, client.base, client.page)
+	}
 	p.normaliser = newNormaliser(p.tables, c.ReplicaID)
 	return p, nil
 }
@@ -81,20 +88,36 @@ func (p *Poller) Poll(ctx context.Context) Observation {
 	}
 	p.skipped = false
 
-	pageCtx, cancelPage := context.WithTimeout(ctx, p.config.Timeout)
-	body, contentType, f := p.client.metrics(pageCtx)
-	arrived := time.Now()
-	cancelPage()
-	p.last.Duration = arrived.Sub(begin)
-	if f == nil {
-		f = p.take(body, contentType, arrived)
-	}
+	f := p.read(ctx, begin)
 	if f == nil {
 		p.timeouts = 0
 		p.complete(ctx)
 		return p.observed()
 	}
 	return p.failed(ctx, f)
+}
+
+// read asks for the page, wherever it may be, and takes it.
+func (p *Poller) read(ctx context.Context, begin time.Time) *Failure {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	var f *Failure
+	for _, page := range p.locator.pages(begin) {
+		p.client.page = page
+		body, contentType, failed := p.client.metrics(ctx)
+		arrived := time.Now()
+		p.last.Duration = arrived.Sub(begin)
+		if f = failed; f == nil {
+			f = p.take(body, contentType, arrived)
+		}
+		if !p.locator.learn(page, f, arrived) {
+			break
+		}
+	}
+	if f != nil && f.Reason == "http_404" && p.locator.queue(begin) {
+		return jsonFailure()
+	}
+	return f
 }
 
 // take reads a page into the last observation.
@@ -175,7 +198,7 @@ func (p *Poller) nothing(sum summary) *Failure {
 func (p *Poller) expected() string {
 	var names []string
 	for _, t := range p.tables {
-		names = append(names, t.prefixes[0])
+		names = append(names, t.signatures()[0])
 	}
 	return strings.Join(names, ", ")
 }
@@ -198,7 +221,7 @@ func (p *Poller) complete(ctx context.Context) {
 	for i := range ranks {
 		l.apply(&ranks[i])
 	}
-	p.last.Version = d.version
+	p.last.Version = cmp.Or(d.version, d.serverInfo.version)
 	p.last.MaxModelLen = firstKnown(d.maxModelLen, d.serverInfo.maxModelLen, d.commandLine.maxModelLen)
 	a, b := d.serverInfo.parallelism, d.commandLine.parallelism
 	p.last.Parallelism = Parallelism{
@@ -248,7 +271,11 @@ func (p *Poller) failed(ctx context.Context, f *Failure) Observation {
 	case f.Reason == reasonIncomplete, f.Reason == "credentials_unreadable":
 		p.machine.failed(f, healthOK)
 	default:
-		p.machine.failed(f, p.client.health(ctx))
+		h := p.client.health(ctx)
+		if h == healthUnavailable && p.machine.ready && p.table != nil && p.table.healthIsLoad {
+			h = healthOK // it answers, and that it is full is no reason to call it dead
+		}
+		p.machine.failed(f, h)
 	}
 	if !sameReason(p.last.Err, f) {
 		p.log.Warn("no reading of the engine", "reason", f.Reason, "state", string(p.machine.state), "err", f)

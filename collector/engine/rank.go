@@ -336,12 +336,26 @@ func (c *aliasCells) number(a *alias, generation uint64) (float64, bool) {
 	if !ok {
 		return v, false
 	}
-	if a.times != "" {
+	if a.times.name != "" {
 		f, ok := c.times.value(generation)
 		if !ok {
 			return math.NaN(), false
 		}
 		v *= f
+	}
+	if a.over.name != "" {
+		f, ok := c.over.value(generation)
+		if !ok || !(f > 0) {
+			return math.NaN(), false
+		}
+		v /= f
+	}
+	if a.minus.name != "" {
+		less, ok := c.minus.value(generation)
+		if !ok {
+			return math.NaN(), false
+		}
+		v -= less
 	}
 	if more, ok := c.plus.value(generation); ok {
 		v += more

@@ -14,6 +14,7 @@ func rayTable() *table {
 	// The start time on the page is the agent's, not the engine's.
 	t.processStart = false
 	t.defaultPort = ""
+	t.infoPath = ""
 	t.serverInfo, t.commandLine, t.defaults = nil, nil, nil
 	for i := range t.rows {
 		if !t.rows[i].kind.cumulative() {

@@ -353,15 +353,8 @@ vllm:cache_config_info{block_size="16",engine="0",kv_cache_size_tokens=%q,num_gp
 		synctest.Test(t, func(t *testing.T) {
 			e := newFakeEngine(t)
 			e.metrics = serve("application/json", "[]")
-			e.paths["/prometheus/metrics"] = serve(classic, "trtllm_num_requests_running{model_name=\"m\"} 4\nnum_requests_waiting{model_name=\"m\"} 1\n")
-			later := &table{
-				engine: "trtllm", prefixes: []string{"trtllm_", "num_requests_"}, metricsPath: "/prometheus/metrics", modelLabel: "model_name",
-				rows: []row{
-					{RequestsRunning, gauge, []alias{{name: "num_requests_running"}}},
-					{RequestsWaiting, gauge, []alias{{name: "num_requests_waiting"}, {name: "waiting"}}},
-				},
-			}
-			p := e.pollerOf(t, append([]*table{later}, tables...), func(c *Config) { c.Type = "trtllm" })
+			e.paths["/prometheus/metrics"] = serve(classic, "trtllm_num_requests_running{model_name=\"m\"} 4\ntrtllm_num_requests_waiting{model_name=\"m\"} 1\n")
+			p := e.poller(t, func(c *Config) { c.Type = TypeTRTLLM })
 			for range 3 {
 				o := e.poll(t, p)
 				wantState(t, o, StateOK, "")
@@ -370,7 +363,8 @@ vllm:cache_config_info{block_size="16",engine="0",kv_cache_size_tokens=%q,num_gp
 			if n := e.count("/metrics"); n != 0 {
 				t.Errorf("/metrics was asked %d times", n)
 			}
-			// An unknown engine that answers JSON: the way out is in the error.
+			// Without its Prometheus page: the way out is in the error.
+			delete(e.paths, "/prometheus/metrics")
 			o := e.poll(t, e.poller(t, nil))
 			wantState(t, o, StateStale, "not_metrics")
 			if !strings.Contains(o.Err.Error(), "/prometheus/metrics") {

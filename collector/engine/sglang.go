@@ -10,11 +10,11 @@ func sglangTable() *table {
 		rows: []row{
 			{RequestsRunning, gauge, []alias{{name: "num_running_reqs"}}},
 			// Requests whose grammar is being compiled wait in a queue of their own.
-			{RequestsWaiting, gauge, []alias{{name: "num_queue_reqs", plus: "num_grammar_queue_reqs"}}},
+			{RequestsWaiting, gauge, []alias{{name: "num_queue_reqs", plus: operand{name: "num_grammar_queue_reqs"}}}},
 			{KVCacheUsage, ratio, []alias{{name: "token_usage"}, {name: "full_token_usage"}}},
 			{KVCacheTokens, info, []alias{
 				{name: "max_total_num_tokens"},
-				{name: "num_pages", times: "page_size", source: sourceBlocks},
+				{name: "num_pages", times: operand{name: "page_size"}, source: sourceBlocks},
 				{name: "cache_config_info", label: "num_pages", timesLabel: "page_size", source: sourceBlocks},
 			}},
 			{KVCacheTokensUsed, gauge, []alias{{name: "kv_used_tokens"}, {name: "num_used_tokens"}}},
@@ -26,6 +26,7 @@ func sglangTable() *table {
 			{PromptTokensComputed, counter, []alias{
 				{name: "realtime_tokens_total", match: mode("prefill_compute")},
 				{name: "prefill_effective_tokens_total", match: mode("input")},
+				{name: "prompt_tokens_total", minus: operand{name: "cached_tokens_total"}},
 			}},
 			{GenerationTokens, counter, []alias{
 				{name: "realtime_tokens_total", match: mode("decode")}, {name: "generation_tokens_total"},
@@ -63,6 +64,7 @@ func sglangTable() *table {
 		totalLabels:     []string{"priority"},
 		processStart:    true,
 		defaultPort:     "30000",
+		infoPath:        "/server_info",
 		serverInfo:      parseSGLangServerInfo,
 		commandLine:     parseSGLangCommandLine,
 	}

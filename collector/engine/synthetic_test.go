@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -246,7 +247,7 @@ func TestSeriesThatComeAndGo(t *testing.T) {
 // TestReplicasThatComeAndGo: a node's page over months, one replica at a time.
 func TestReplicasThatComeAndGo(t *testing.T) {
 	n := newNormaliser(tables, "")
-	index := 1 // Ray
+	index := slices.Index(tables, tableOf(tables, TypeRay))
 	for i := range 3 * maxRanks {
 		page := fmt.Sprintf("ray_vllm_num_requests_running{ReplicaId=\"r%d\",engine=\"0\",model_name=\"m\"} 1\n", i)
 		if _, f := n.pages.read([]byte(page), classic); f != nil {

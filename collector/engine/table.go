@@ -1,6 +1,10 @@
 package engine
 
-import "math"
+import (
+	"math"
+	"slices"
+	"strings"
+)
 
 // kind is how the value of a row is checked and corrected.
 type kind uint8
@@ -40,14 +44,26 @@ type alias struct {
 	newest bool
 	// timesLabel multiplies it by another label of the same sample.
 	timesLabel string
-	// times multiplies by another sample of the same rank, which must be there.
-	times string
-	// plus adds another sample of the same rank if it is there.
-	plus string
+	// times multiplies by another number of the same rank, which must be there.
+	times operand
+	// over divides by another number of the same rank, which must be there and above zero.
+	over operand
+	// plus adds another number of the same rank if it is there.
+	plus operand
+	// minus subtracts another number of the same rank, which must be there.
+	minus operand
 	// factor converts to our unit; 0 is 1.
 	factor float64
 	// source of a limit read this way; empty means metric.
 	source string
+	// follows tells that the series alone make no rank: others than the engine's carry them too.
+	follows bool
+}
+
+// operand is what an alias is combined with; no name is none.
+type operand struct {
+	name  string
+	match []match
 }
 
 // row binds a signal to its aliases; the first present wins, aliases are never added up.
@@ -68,12 +84,20 @@ type table struct {
 	engine Type
 	// prefixes of its family names; a family's name is one prefix and an alias's name.
 	prefixes []string
+	// signs are the prefixes by which a page is known to be of this engine; empty takes prefixes.
+	signs []string
+	// bareLabel, where it is set, is the label by which a name of this table is known without a prefix.
+	bareLabel string
 	// metricsPath of the page below the base URL.
 	metricsPath string
-	rows        []row
-	histograms  []histogramRow
-	modelLabel  string
-	rankLabel   string
+	// queuePath is where the engine serves a queue that empties when it is read: never ask there.
+	queuePath  string
+	rows       []row
+	histograms []histogramRow
+	modelLabel string
+	rankLabel  string
+	// noModel is what the model label says when the engine was not told a name.
+	noModel string
 	// replicaLabels tell replicas apart whose series stand on one page; the first present counts.
 	replicaLabels []string
 	// duplicateLabels tell apart series that repeat the same number: the largest
@@ -91,7 +115,10 @@ type table struct {
 	silentUntilFirstStep bool
 	// defaultPort of the engine's server.
 	defaultPort string
-	// serverInfo reads limits from the body of /server_info.
+	// healthIsLoad tells that the health check fails under load too, and is no sign of death.
+	healthIsLoad bool
+	// infoPath is where the engine tells its limits, and serverInfo reads them from the body.
+	infoPath   string
 	serverInfo func(body []byte) (settings, error)
 	// commandLine reads limits from the arguments of the engine's process; false when it is another program.
 	commandLine func(argv []string) (settings, bool)
@@ -99,8 +126,27 @@ type table struct {
 	defaults func(running float64) settings
 }
 
-// tables in the order of detection.
-var tables = []*table{vllmTable(), rayTable(), sglangTable()}
+// cut takes the prefix off a name; without one of the table's the name stays and ok is false.
+func (t *table) cut(name string) (key string, ok bool) {
+	for _, prefix := range t.prefixes {
+		if key, ok := strings.CutPrefix(name, prefix); ok {
+			return key, true
+		}
+	}
+	return name, false
+}
+
+// signatures are the prefixes that make a page one of this engine.
+func (t *table) signatures() []string {
+	if len(t.signs) > 0 {
+		return t.signs
+	}
+	return t.prefixes
+}
+
+func (t *table) signedBy(name string) bool {
+	return slices.ContainsFunc(t.signatures(), func(sign string) bool { return strings.HasPrefix(name, sign) })
+}
 
 func (a alias) unit() float64 {
 	if a.factor == 0 {

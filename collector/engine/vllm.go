@@ -69,6 +69,7 @@ func vllmTable() *table {
 		processStart:         true,
 		silentUntilFirstStep: true,
 		defaultPort:          "8000",
+		infoPath:             "/server_info?config_format=json",
 		serverInfo:           parseVLLMServerInfo,
 		commandLine:          parseVLLMCommandLine,
 		defaults:             vllmDefaults,
