@@ -24,56 +24,76 @@ func addDemo(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comma
 	address := c.Flag("web.listen-address", "Address of the sidecar; a free port is taken when this one is in use.").Default("127.0.0.1:9845").String()
 	engineAddress := c.Flag("engine.listen-address", "Address of the simulated engine; a free port is taken when this one is in use.").Default(simulatedEngineAddress).String()
 	interval := c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").Duration()
-	ttft := c.Flag("slo.ttft", "Time to first token that the service promises.").Default("2.5s").Duration()
-	f := addSimulatorFlags(c, demoLoad)
+	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU), rules: addRulesFlags(c), simulator: addSimulatorFlags(c, demoLoad)}
+	addSLOFlags(c, &d.slo)
 	return c, func(ctx context.Context, out io.Writer) error {
-		ctx, cancel := withDuration(ctx, f.duration)
+		d.address, d.engineAddress, d.interval = *address, *engineAddress, *interval
+		ctx, cancel := withDuration(ctx, d.simulator.duration)
 		defer cancel()
-		return demo(ctx, f, *address, *engineAddress, *interval, *ttft, log, out)
+		return d.run(ctx, log, out)
 	}
 }
 
-func demo(ctx context.Context, f *simulatorFlags, address, engineAddress string, interval, ttft time.Duration, log *logFlags, out io.Writer) error {
+// simulatedGPU is the value of --gpu.nvml with which the simulated engine's
+// own GPU readings are shown.
+const simulatedGPU = "simulated"
+
+// demoFlags are the flags of the demo command.
+type demoFlags struct {
+	address, engineAddress string
+	interval               time.Duration
+	slo                    sidecar.SLO
+	gpu                    *gpuFlags
+	rules                  *rulesFlags
+	simulator              *simulatorFlags
+}
+
+func (d *demoFlags) run(ctx context.Context, log *logFlags, out io.Writer) error {
 	logger, err := log.logger()
 	if err != nil {
 		return err
 	}
-	s, err := f.simulation()
+	if err := checkSLO(d.slo); err != nil {
+		return usageError{err}
+	}
+	s, err := d.simulator.simulation()
 	if err != nil {
 		return err
 	}
-	engineListener, err := listenNear(engineAddress)
+	engineListener, err := listenNear(d.engineAddress)
 	if err != nil {
-		return usageError{fmt.Errorf("--engine.listen-address %s: %w", engineAddress, err)}
+		return usageError{fmt.Errorf("--engine.listen-address %s: %w", d.engineAddress, err)}
 	}
 	defer engineListener.Close()
-	listener, err := listenNear(address)
+	listener, err := listenNear(d.address)
 	if err != nil {
-		return usageError{fmt.Errorf("--web.listen-address %s: %w", address, err)}
+		return usageError{fmt.Errorf("--web.listen-address %s: %w", d.address, err)}
 	}
 	defer listener.Close()
 
 	engineURL := "http://" + engineListener.Addr().String()
-	poller, err := engine.New(engine.Config{URL: engineURL, Interval: interval}, logger)
+	poller, err := engine.New(engine.Config{URL: engineURL, Interval: d.interval}, logger)
 	if err != nil {
 		return usageError{err}
 	}
 	defer poller.Close()
 	hardware := s.engine.Config().Hardware
-	live, err := sidecar.New(sidecar.Config{
-		Poller: poller, EngineURL: engineURL, GPU: s.engine, Interval: interval, TTFTSLO: ttft,
+	p := &product{telemetryPath: "/metrics", rules: d.rules, logger: logger}
+	config := sidecar.Config{
+		Poller: poller, EngineURL: engineURL, GPU: s.engine, Interval: d.interval, SLO: d.slo,
 		Model: sidecar.Model{
 			WeightBytes: hardware.WeightReadBytes, KVBytesPerToken: hardware.KVBytesPerToken,
 			GPUs: hardware.TensorParallel, PeakBandwidth: hardware.GPU.MemoryBandwidth,
 		},
 		Logger: logger,
-	})
-	if err != nil {
-		return usageError{err}
 	}
-
-	handler, err := newHandler(live, "/metrics", interval, logger)
-	if err != nil {
+	if d.gpu.nvml != simulatedGPU {
+		if p.gpus, err = d.gpu.collector(0, logger); err != nil {
+			return usageError{err}
+		}
+		config.GPU = p.gpus
+	}
+	if err := p.build(config); err != nil {
 		return err
 	}
 
@@ -86,11 +106,11 @@ func demo(ctx context.Context, f *simulatorFlags, address, engineAddress string,
   engine (OpenAI)    %s/v1/models
 
 Ctrl-C ends it.
-`, s.engine.Config().ModelName, f.load, url, url, url, engineURL)
+`, s.engine.Config().ModelName, d.simulator.load, url, url, url, engineURL)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.run(ctx, on(engineListener)) })
-	group.Go(func() error { return serve(ctx, live, handler, on(listener)) })
+	group.Go(func() error { return p.run(ctx, on(listener)) })
 	return group.Wait()
 }
 

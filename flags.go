@@ -2,10 +2,15 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/dustin/go-humanize"
+
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/sidecar"
 )
 
 // culprit names the flag or environment variable whose value gave err, as a
@@ -57,4 +62,68 @@ func (b *byteSize) String() string {
 		return "0"
 	}
 	return humanize.Bytes(uint64(*b))
+}
+
+// addSLOFlags adds what the service promises.
+func addSLOFlags(c *kingpin.CmdClause, slo *sidecar.SLO) {
+	c.Flag("slo.ttft", "Time to first token that the service promises; the queue may use what prefill leaves of it.").Default("2.5s").DurationVar(&slo.TimeToFirstToken)
+	c.Flag("slo.itl", "Time between two tokens, and per output token, that the service promises; 0 promises nothing.").Default("100ms").DurationVar(&slo.TokenLatency)
+	c.Flag("slo.e2e", "Time to the last token that the service promises; 0 promises nothing.").Default("0s").DurationVar(&slo.E2ELatency)
+	c.Flag("slo.objective", "Share of requests or tokens that must keep the promises. For an SLO ratio, a promise must be a bound of the engine's histogram.").Default("0.99").Float64Var(&slo.Objective)
+}
+
+func checkSLO(slo sidecar.SLO) error {
+	switch {
+	case slo.TimeToFirstToken <= 0:
+		return fmt.Errorf("--slo.ttft %s: must be above 0", slo.TimeToFirstToken)
+	case slo.TokenLatency < 0:
+		return fmt.Errorf("--slo.itl %s: must not be negative", slo.TokenLatency)
+	case slo.E2ELatency < 0:
+		return fmt.Errorf("--slo.e2e %s: must not be negative", slo.E2ELatency)
+	case !(slo.Objective > 0 && slo.Objective < 1):
+		return fmt.Errorf("--slo.objective %v: must be a share between 0 and 1, such as 0.99", slo.Objective)
+	}
+	return nil
+}
+
+// gpuFlags choose how GPUs are read.
+type gpuFlags struct {
+	nvml    string
+	devices []string
+}
+
+func addGPUFlags(c *kingpin.CmdClause, nvml string) *gpuFlags {
+	f := &gpuFlags{}
+	c.Flag("gpu.nvml", "Read GPUs through NVML: auto, off, or the path of a libnvidia-ml.so.1.").Default(nvml).StringVar(&f.nvml)
+	c.Flag("gpu.device", "GPU of the engine, by UUID or index; repeatable; found out when not given.").StringsVar(&f.devices)
+	return f
+}
+
+// collector returns what reads the GPUs; peakBandwidth is 0 when NVML tells it.
+func (f *gpuFlags) collector(peakBandwidth float64, logger *slog.Logger) (*gpu.Collector, error) {
+	config := gpu.Config{Mode: f.nvml, Devices: f.devices, PeakBandwidth: peakBandwidth, Logger: logger}
+	if f.nvml != gpu.ModeAuto && f.nvml != gpu.ModeOff {
+		config.Mode, config.LibraryPath = gpu.ModeAuto, f.nvml
+		if _, err := os.Stat(f.nvml); err != nil {
+			return nil, fmt.Errorf("--gpu.nvml: neither %s, %s nor a library: %w", gpu.ModeAuto, gpu.ModeOff, err)
+		}
+	}
+	return gpu.New(config)
+}
+
+// rulesFlags choose the recording rules and where their window is kept.
+type rulesFlags struct {
+	files       []string
+	shipped     bool
+	storagePath string
+	retention   time.Duration
+}
+
+func addRulesFlags(c *kingpin.CmdClause) *rulesFlags {
+	f := &rulesFlags{}
+	c.Flag("rules.file", "Prometheus rule file with recording rules to evaluate as well, or a pattern; repeatable; read again on SIGHUP and /-/reload.").StringsVar(&f.files)
+	c.Flag("rules.shipped", "Evaluate the recording rules that are built in.").Default("true").BoolVar(&f.shipped)
+	c.Flag("storage.path", "Directory that keeps the rules' window over a restart; in memory only when empty.").StringVar(&f.storagePath)
+	c.Flag("storage.retention", "How far back a recording rule may look.").Default("2h").DurationVar(&f.retention)
+	return f
 }

@@ -9,18 +9,17 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/common/version"
 	toolkit "github.com/prometheus/exporter-toolkit/web"
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 	"golang.org/x/sync/errgroup"
 
 	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 	"headroom_exporter/web"
 )
@@ -39,7 +38,9 @@ type serveFlags struct {
 	telemetryPath string
 	engine        engine.Config
 	engineType    string
-	ttftSLO       time.Duration
+	slo           sidecar.SLO
+	gpu           *gpuFlags
+	rules         *rulesFlags
 	weightBytes   byteSize
 	kvBytes       byteSize
 	gpus          int
@@ -53,7 +54,7 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	f := &serveFlags{web: kingpinflag.AddFlags(c, defaultListenAddress)}
 	c.Flag("web.telemetry-path", "Path under which metrics are exposed.").Default("/metrics").StringVar(&f.telemetryPath)
 	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
-	c.Flag("engine.type", "Kind of engine: auto, vllm, ray or sglang.").Default("auto").EnumVar(&f.engineType, "auto", "vllm", "ray", "sglang")
+	c.Flag("engine.type", "Kind of engine: auto, "+strings.Join(engine.TypeNames(), ", ")+".").Default("auto").EnumVar(&f.engineType, append([]string{"auto"}, engine.TypeNames()...)...)
 	c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").DurationVar(&f.engine.Interval)
 	c.Flag("engine.timeout", "Time after which a reading is given up; 80 % of the interval when 0.").Default("0s").DurationVar(&f.engine.Timeout)
 	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine, read anew for every request.").StringVar(&f.engine.BearerTokenFile)
@@ -67,11 +68,12 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumBatchedTokens)
 	c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0").IntVar(&f.engine.KVTokens)
 	c.Flag("engine.proc-path", "proc file system in which to look for the engine's command line, when its process namespace is shared.").Default("/proc").StringVar(&f.engine.ProcPath)
-	c.Flag("slo.ttft", "Time to first token that the service promises; the queue may use what prefill leaves of it.").Default("2.5s").DurationVar(&f.ttftSLO)
+	addSLOFlags(c, &f.slo)
 	c.Flag("model.weight-bytes", "Bytes of weights that one step reads, over all GPUs, for the memory bandwidth model; e.g. 15GiB.").Default("0").SetValue(&f.weightBytes)
 	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
 	c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1").IntVar(&f.gpus)
 	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
+	f.gpu, f.rules = addGPUFlags(c, gpu.ModeAuto), addRulesFlags(c)
 	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
 	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
 	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }
@@ -89,8 +91,8 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.engine.Validate(); err != nil {
 		return usageError{err}
 	}
-	if f.ttftSLO <= 0 {
-		return usageError{fmt.Errorf("--slo.ttft %s: must be above 0", f.ttftSLO)}
+	if err := checkSLO(f.slo); err != nil {
+		return usageError{err}
 	}
 	if f.gpus < 1 {
 		return usageError{fmt.Errorf("--model.gpus %d: must be 1 or more", f.gpus)}
@@ -107,37 +109,49 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		return usageError{err}
 	}
 	defer poller.Close()
-	live, err := sidecar.New(sidecar.Config{
-		Poller: poller, EngineURL: f.engine.URL, Interval: f.engine.Interval, TTFTSLO: f.ttftSLO,
+	config := sidecar.Config{
+		Poller: poller, EngineURL: f.engine.URL, Interval: f.engine.Interval, SLO: f.slo,
 		Model: sidecar.Model{
 			WeightBytes: float64(f.weightBytes), KVBytesPerToken: float64(f.kvBytes),
 			GPUs: f.gpus, PeakBandwidth: float64(f.bandwidth),
 		},
 		Logger: logger,
-	})
+	}
+	gpus, err := f.gpu.collector(float64(f.bandwidth), logger)
 	if err != nil {
 		return usageError{err}
 	}
+	config.GPU = gpus
 	if f.once {
-		return once(ctx, live, f.engine.Interval, f.output, out)
+		return once(ctx, config, gpus, f.output, out)
 	}
-	handler, err := newHandler(live, f.telemetryPath, f.engine.Interval, logger)
-	if err != nil {
+	p := &product{telemetryPath: f.telemetryPath, rules: f.rules, gpus: gpus, logger: logger}
+	if err := p.build(config); err != nil {
 		return err
 	}
 	logger.Info("starting", "version", version.Info(), "engine", f.engine.URL, "interval", f.engine.Interval)
-	return serve(ctx, live, handler, func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) })
+	return p.run(ctx, func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) })
 }
 
 // once takes two readings, because rates need two, and prints the snapshot.
-func once(ctx context.Context, live *sidecar.Sidecar, interval time.Duration, output string, out io.Writer) error {
+func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, output string, out io.Writer) error {
+	live, err := sidecar.New(config)
+	if err != nil {
+		return usageError{err}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return gpus.Run(ctx) })
 	live.Step(ctx)
 	select {
 	case <-ctx.Done():
 		return errHeadroomUnknown
-	case <-time.After(interval):
+	case <-time.After(config.Interval):
 	}
 	live.Step(ctx)
+	cancel()
+	_ = group.Wait() // Why GPUs were not read stands in the snapshot.
 	snapshot := live.Snapshot()
 	if snapshot == nil {
 		return errHeadroomUnknown
@@ -155,32 +169,6 @@ func once(ctx context.Context, live *sidecar.Sidecar, interval time.Duration, ou
 		}
 	}
 	return nil
-}
-
-// newHandler returns the web side of a sidecar.
-func newHandler(live *sidecar.Sidecar, telemetryPath string, interval time.Duration, logger *slog.Logger) (http.Handler, error) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		versioncollector.NewCollector(name),
-	)
-	handler, err := web.New(web.Config{
-		Source: live, Registry: registry, TelemetryPath: telemetryPath, Interval: interval,
-		Version: version.Version, Logger: logger,
-	})
-	if err != nil {
-		return nil, usageError{fmt.Errorf("--web.telemetry-path: %w", err)}
-	}
-	return handler, nil
-}
-
-// serve runs the live loop and the web server until the context ends.
-func serve(ctx context.Context, live *sidecar.Sidecar, handler http.Handler, listen func(*http.Server) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return live.Run(ctx) })
-	group.Go(func() error { return serveHTTP(ctx, handler, listen) })
-	return group.Wait()
 }
 
 // serveHTTP serves until the context ends, then lets requests under way finish.

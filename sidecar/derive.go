@@ -8,6 +8,7 @@ import (
 	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
+	"headroom_exporter/rules"
 )
 
 // Windows over which readings are averaged.
@@ -95,13 +96,15 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, measuredBandwidth float64) Re
 		InterTokenLatency:    rep.Latencies.InterTokenLatency,
 		BatchedTokens:        er.BatchedTokens.Value,
 		Backlog:              rep.BacklogSeconds,
-		QueueBudget:          capacity.QueueBudget(s.config.TTFTSLO.Seconds(), rep.Latencies.PrefillTime),
+		QueueBudget:          capacity.QueueBudget(s.config.SLO.TimeToFirstToken.Seconds(), rep.Latencies.PrefillTime),
 	}.LoadRatios()
 	rep.Bandwidth = s.bandwidth(&rep, measuredBandwidth, stock, recent)
 	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
 		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
 	}
+
+	rep.Reasons = append(rep.Reasons, s.config.SLO.unmeasurable(er)...)
 
 	rep.Binding = r.binding.Update(rep.LoadRatios)
 	// Without both stocks a comfortable number would rest on what happens to be known.
@@ -119,6 +122,30 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, measuredBandwidth float64) Re
 		TokenSlots:                capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total),
 	}
 	return rep
+}
+
+// unmeasurable says which promises cannot be measured on a rank, because the
+// threshold is no bound of the engine's histogram.
+func (s SLO) unmeasurable(er *engine.Rank) []string {
+	var reasons []string
+	for _, promise := range []struct {
+		flag      string
+		threshold time.Duration
+		histogram engine.HistogramSignal
+	}{
+		{"--slo.ttft", s.TimeToFirstToken, engine.TimeToFirstToken},
+		{"--slo.itl", s.TokenLatency, engine.InterTokenLatency},
+		{"--slo.e2e", s.E2ELatency, engine.E2ELatency},
+	} {
+		h := er.Histogram(promise.histogram)
+		if promise.threshold == 0 || h == nil {
+			continue
+		}
+		if _, err := rules.Threshold(promise.flag, promise.threshold, h.Bounds); err != nil {
+			reasons = append(reasons, "no SLO ratio: "+err.Error())
+		}
+	}
+	return reasons
 }
 
 // bandwidth returns the memory bandwidth saturation by each source that can

@@ -32,10 +32,12 @@ type Config struct {
 	GPU gpu.Source
 	// Interval between polls.
 	Interval time.Duration
-	// TTFTSLO is the time to first token that the service promises.
-	TTFTSLO time.Duration
-	Model   Model
-	Logger  *slog.Logger
+	// SLO must promise a time to first token, which bounds the queue.
+	SLO   SLO
+	Model Model
+	// Published is called with each new snapshot; it must not block. May be nil.
+	Published func(*Snapshot)
+	Logger    *slog.Logger
 }
 
 // Validate returns an error that names the field at fault.
@@ -45,8 +47,12 @@ func (c Config) Validate() error {
 		return fmt.Errorf("poller: none given")
 	case c.Interval <= 0:
 		return fmt.Errorf("engine interval %s: must be above 0", c.Interval)
-	case c.TTFTSLO <= 0:
-		return fmt.Errorf("SLO for time to first token %s: must be above 0", c.TTFTSLO)
+	case c.SLO.TimeToFirstToken <= 0:
+		return fmt.Errorf("SLO for time to first token %s: must be above 0", c.SLO.TimeToFirstToken)
+	case c.SLO.TokenLatency < 0 || c.SLO.E2ELatency < 0:
+		return fmt.Errorf("SLO thresholds %s and %s: must not be negative", c.SLO.TokenLatency, c.SLO.E2ELatency)
+	case !(c.SLO.Objective > 0 && c.SLO.Objective < 1):
+		return fmt.Errorf("SLO objective %v: must be a share between 0 and 1", c.SLO.Objective)
 	case c.Model.WeightBytes < 0 || c.Model.KVBytesPerToken < 0 || c.Model.PeakBandwidth < 0 || c.Model.GPUs < 0:
 		return fmt.Errorf("model %+v: no figure may be negative", c.Model)
 	}
@@ -113,11 +119,18 @@ func (s *Sidecar) Step(ctx context.Context) {
 		At:       o.At,
 		Engine:   s.engineStatus(o),
 		Replicas: s.replicas(o, gpus),
+		SLO:      s.config.SLO,
 		GPU:      gpus,
 		Panics:   s.panics.Load(),
 	}
+	if o.State.Known() {
+		snapshot.Reading = o.Reading
+	}
 	s.record(snapshot)
 	s.snapshot.Store(snapshot)
+	if s.config.Published != nil {
+		s.config.Published(snapshot)
+	}
 }
 
 // Snapshot returns the newest snapshot, nil before the first.

@@ -122,7 +122,7 @@ func newSidecar(t *testing.T, f *fakeEngine, change func(*engine.Config, *sideca
 		MaxNumSeqs: 8, MaxNumBatchedTokens: 2048, ProcPath: t.TempDir(),
 	}
 	sc := sidecar.Config{
-		EngineURL: ec.URL, Interval: time.Second, TTFTSLO: 2500 * time.Millisecond,
+		EngineURL: ec.URL, Interval: time.Second, SLO: sidecar.SLO{TimeToFirstToken: 2500 * time.Millisecond, Objective: 0.99},
 		Model:  sidecar.Model{WeightBytes: 16e9, KVBytesPerToken: 1e5, GPUs: 2, PeakBandwidth: 2e12},
 		Logger: slog.New(slog.DiscardHandler),
 	}
@@ -549,12 +549,14 @@ func (p *slowPoller) Poll(context.Context) engine.Observation {
 }
 
 func TestConfig(t *testing.T) {
-	good := sidecar.Config{Poller: &slowPoller{}, Interval: time.Second, TTFTSLO: time.Second, Logger: slog.New(slog.DiscardHandler)}
+	good := sidecar.Config{Poller: &slowPoller{}, Interval: time.Second, SLO: sidecar.SLO{TimeToFirstToken: time.Second, Objective: 0.99}, Logger: slog.New(slog.DiscardHandler)}
 	for field, change := range map[string]func(*sidecar.Config){
-		"poller":   func(c *sidecar.Config) { c.Poller = nil },
-		"interval": func(c *sidecar.Config) { c.Interval = 0 },
-		"SLO":      func(c *sidecar.Config) { c.TTFTSLO = -1 },
-		"model":    func(c *sidecar.Config) { c.Model.GPUs = -1 },
+		"poller":     func(c *sidecar.Config) { c.Poller = nil },
+		"interval":   func(c *sidecar.Config) { c.Interval = 0 },
+		"SLO":        func(c *sidecar.Config) { c.SLO.TimeToFirstToken = -1 },
+		"objective":  func(c *sidecar.Config) { c.SLO.Objective = 1 },
+		"thresholds": func(c *sidecar.Config) { c.SLO.E2ELatency = -1 },
+		"model":      func(c *sidecar.Config) { c.Model.GPUs = -1 },
 	} {
 		c := good
 		change(&c)

@@ -18,10 +18,23 @@ type Snapshot struct {
 	// Replicas has one entry per model name and engine rank, sorted; before
 	// the first good reading it has one entry with empty names.
 	Replicas []Replica
+	// Reading is the engine's newest page while it can be trusted, else nil.
+	Reading *engine.Reading
+	// SLO is what the service promises.
+	SLO SLO
 	// GPU is what was read of the engine's GPUs, and why not.
 	GPU gpu.Snapshot
 	// Panics counts panics recovered in the live loop.
 	Panics uint64
+}
+
+// SLO is what the service promises. A threshold of 0 promises nothing.
+type SLO struct {
+	// TimeToFirstToken, TokenLatency (between tokens, and per output token)
+	// and E2ELatency are thresholds; Objective is the share of requests or
+	// tokens that must meet them.
+	TimeToFirstToken, TokenLatency, E2ELatency time.Duration
+	Objective                                  float64
 }
 
 // EngineStatus is the engine as a whole.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
 
@@ -119,4 +120,19 @@ func (c *collector) snapshot() (s *sidecar.Snapshot) {
 func (c *collector) caught(reading string, cause any) {
 	c.panics.Add(1)
 	c.logger.Error("Collecting metrics panicked", "reading", reading, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+}
+
+// MetricNames lists the families that New registers: no recording rule may
+// use one of these names for its output.
+func MetricNames() []string {
+	var names []string
+	for _, g := range groups {
+		for _, f := range g.families {
+			names = append(names, f.name)
+		}
+	}
+	for _, m := range gpu.Metrics() {
+		names = append(names, m.Name)
+	}
+	return names
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -51,6 +52,16 @@ var groups = []group{
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Left.TokenSlots })},
 			{"headroom_watermark_ratio", gauge, "Load ratio up to which a replica counts as stable (constant).",
 				noLabels, constant(capacity.Watermark)},
+			{"headroom_slo_ttft_seconds", gauge, "Time to first token that the service promises, in seconds (constant).",
+				noLabels, promise(func(s sidecar.SLO) time.Duration { return s.TimeToFirstToken })},
+			{"headroom_slo_itl_seconds", gauge, "Time between two tokens that the service promises, in seconds (constant).",
+				noLabels, promise(func(s sidecar.SLO) time.Duration { return s.TokenLatency })},
+			{"headroom_slo_tpot_seconds", gauge, "Time per output token that the service promises, in seconds (constant, the same as between two tokens).",
+				noLabels, promise(func(s sidecar.SLO) time.Duration { return s.TokenLatency })},
+			{"headroom_slo_e2e_seconds", gauge, "Time to the last token that the service promises, in seconds (constant).",
+				noLabels, promise(func(s sidecar.SLO) time.Duration { return s.E2ELatency })},
+			{"headroom_slo_objective_ratio", gauge, "Share of requests or tokens that must keep the promises (constant).",
+				noLabels, ofSnapshot(func(s *sidecar.Snapshot, _ view, add add) { add(s.SLO.Objective) })},
 			{"headroom_usable_token_slots_ratio", gauge, "Share of the KV cache's token slots that counts as capacity (constant).",
 				noLabels, constant(capacity.UsableTokenSlots)},
 		},
@@ -219,6 +230,15 @@ func ofSnapshot(read func(*sidecar.Snapshot, view, add)) func(view, add) {
 // constant publishes a number that never changes, so that queries need not repeat it.
 func constant(value float64) func(view, add) {
 	return func(_ view, add add) { add(value) }
+}
+
+// promise publishes one threshold of the SLO, if it is promised.
+func promise(threshold func(sidecar.SLO) time.Duration) func(view, add) {
+	return ofSnapshot(func(s *sidecar.Snapshot, _ view, add add) {
+		if t := threshold(s.SLO); t > 0 {
+			add(t.Seconds())
+		}
+	})
 }
 
 // named reads every rank that has a name, whatever its state.

@@ -4,10 +4,19 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
-// guard stands before every route: it takes only GET and HEAD, sets the
+// methods are those that a path takes: only reloading changes anything.
+func methods(path string) []string {
+	if path == reloadPath {
+		return []string{http.MethodPost}
+	}
+	return []string{http.MethodGet, http.MethodHead}
+}
+
+// guard stands before every route: it refuses wrong methods, sets the
 // headers that every answer carries, and turns a panic into a 500.
 func (s *server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,9 +43,9 @@ func (s *server) guard(next http.Handler) http.Handler {
 			}
 			s.refuse(w, r, http.StatusInternalServerError, "the exporter failed to answer; its log says why")
 		}()
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			header.Set("Allow", "GET, HEAD")
-			s.refuse(tracked, r, http.StatusMethodNotAllowed, r.Method+" is not allowed here; use GET")
+		if allowed := methods(r.URL.Path); !slices.Contains(allowed, r.Method) {
+			header.Set("Allow", strings.Join(allowed, ", "))
+			s.refuse(tracked, r, http.StatusMethodNotAllowed, r.Method+" is not allowed here; use "+allowed[0])
 			return
 		}
 		next.ServeHTTP(tracked, r)

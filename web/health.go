@@ -37,6 +37,15 @@ func (s *server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	s.text(w, http.StatusOK, "Ready.\n")
 }
 
+// serveReload reads the rule files again. A bad file leaves the old ones in force.
+func (s *server) serveReload(w http.ResponseWriter, _ *http.Request) {
+	if err := s.Reload(); err != nil {
+		s.text(w, http.StatusInternalServerError, fmt.Sprintf("Not reloaded: %v\n", err))
+		return
+	}
+	s.text(w, http.StatusOK, "Reloaded.\n")
+}
+
 func (s *server) text(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)

@@ -51,6 +51,7 @@ func build(changes ...func(*sidecar.Snapshot)) *sidecar.Snapshot {
 		},
 		Replicas: []sidecar.Replica{rank("0")},
 		GPU:      gpu.Snapshot{Status: gpu.Status{Reason: gpu.LibraryNotFound, Detail: "NVML is not on this machine: libnvidia-ml.so.1 was not found"}},
+		SLO:      sidecar.SLO{TimeToFirstToken: 2500 * time.Millisecond, TokenLatency: 100 * time.Millisecond, Objective: 0.99},
 		Panics:   1,
 	}
 	for _, change := range changes {

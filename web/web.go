@@ -25,9 +25,12 @@ const maxMetricsRequests = 40
 type Config struct {
 	// Source of the snapshots; required.
 	Source sidecar.Source
-	// Registry is what TelemetryPath serves; required. New adds the
-	// collector of the snapshot to what the caller has registered.
+	// Registry gets the snapshot's metrics; required.
 	Registry *prometheus.Registry
+	// Gatherer is what TelemetryPath serves; Registry when nil.
+	Gatherer prometheus.Gatherer
+	// Reload is called for a POST to /-/reload; nil when there is nothing to reload.
+	Reload func() error
 	// Version of the exporter, for people to read.
 	Version string
 	// Interval of the live loop; required, it decides when the loop counts as stuck.
@@ -45,6 +48,7 @@ const (
 	historyPath  = "/api/v1/history"
 	healthyPath  = "/-/healthy"
 	readyPath    = "/-/ready"
+	reloadPath   = "/-/reload"
 )
 
 func (c *Config) validate() error {
@@ -57,6 +61,9 @@ func (c *Config) validate() error {
 		return errors.New("web: Logger is missing")
 	case c.Interval <= 0:
 		return errors.New("web: Interval must be above 0")
+	}
+	if c.Gatherer == nil {
+		c.Gatherer = c.Registry
 	}
 	if c.TelemetryPath == "" {
 		c.TelemetryPath = "/metrics"
@@ -105,7 +112,7 @@ func New(config Config) (http.Handler, error) {
 		return nil, fmt.Errorf("web: registering the snapshot's metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(config.TelemetryPath, promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
+	mux.Handle(config.TelemetryPath, promhttp.HandlerFor(config.Gatherer, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelError),
 		// One bad series must not hide the others.
 		ErrorHandling:       promhttp.ContinueOnError,
@@ -115,6 +122,9 @@ func New(config Config) (http.Handler, error) {
 	mux.HandleFunc(historyPath, s.serveHistory)
 	mux.HandleFunc(healthyPath, s.serveHealthy)
 	mux.HandleFunc(readyPath, s.serveReady)
+	if config.Reload != nil {
+		mux.HandleFunc(reloadPath, s.serveReload)
+	}
 	mux.Handle(pagePath+"{$}", page)
 	mux.HandleFunc(pagePath, s.serveNotFound)
 	return s.guard(mux), nil

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/common/version"
+	"golang.org/x/sync/errgroup"
+
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/rules"
+	"headroom_exporter/sidecar"
+	"headroom_exporter/web"
+)
+
+// product is the sidecar with its rules, its GPUs and its web side; serve and
+// demo run it.
+type product struct {
+	telemetryPath string
+	rules         *rulesFlags
+	// gpus is nil when something else reads them.
+	gpus   *gpu.Collector
+	logger *slog.Logger
+
+	live      *sidecar.Sidecar
+	feed      *sidecar.Feed
+	evaluator *rules.Evaluator
+	handler   http.Handler
+}
+
+// build makes every part. Its errors are the caller's to mend.
+func (p *product) build(config sidecar.Config) error {
+	evaluator, err := rules.New(rules.Config{
+		Files: p.rules.files, Shipped: p.rules.shipped,
+		StoragePath: p.rules.storagePath, Retention: p.rules.retention, Interval: config.Interval,
+		Reserved: append(web.MetricNames(), sidecar.EngineSeries()...), Logger: p.logger,
+	})
+	if err != nil {
+		return usageError{fmt.Errorf("recording rules: %w", err)}
+	}
+	p.evaluator = evaluator
+
+	// What the live loop knows has a registry of its own: the rules are fed from it.
+	live, process := prometheus.NewRegistry(), prometheus.NewRegistry()
+	process.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		versioncollector.NewCollector(name),
+		evaluator,
+	)
+	p.feed = sidecar.NewFeed(evaluator, live, p.logger)
+	config.Published = p.feed.Offer
+	if p.live, err = sidecar.New(config); err != nil {
+		return usageError{err}
+	}
+	p.handler, err = web.New(web.Config{
+		Source: p.live, Registry: live, Gatherer: prometheus.Gatherers{live, process},
+		TelemetryPath: p.telemetryPath, Interval: config.Interval, Reload: p.reload,
+		Version: version.Version, Logger: p.logger,
+	})
+	if err != nil {
+		return usageError{fmt.Errorf("--web.telemetry-path: %w", err)}
+	}
+	return nil
+}
+
+// run runs every part until the context ends.
+func (p *product) run(ctx context.Context, listen func(*http.Server) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.live.Run(ctx) })
+	group.Go(func() error { return p.feed.Run(ctx) })
+	group.Go(func() error { return p.evaluator.Run(ctx) })
+	group.Go(func() error { return serveHTTP(ctx, p.handler, listen) })
+	group.Go(func() error { return p.reloadOnHangup(ctx) })
+	if p.gpus != nil {
+		group.Go(func() error { return p.gpus.Run(ctx) })
+	}
+	err := group.Wait()
+	p.close()
+	if errors.Is(err, gpu.ErrDriverChanged) {
+		p.logger.Error("ending, to be started again", "err", err)
+		return nil
+	}
+	return err
+}
+
+// close flushes the rules' store, which a hung disk must not delay for ever.
+func (p *product) close() {
+	closed := make(chan error, 1)
+	go func() { closed <- p.evaluator.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			p.logger.Warn("closing the rules' store failed", "err", err)
+		}
+	case <-time.After(shutdownGrace):
+		p.logger.Warn("the rules' store did not close in time", "grace", shutdownGrace)
+	}
+}
+
+// reload reads the rule files again.
+func (p *product) reload() error {
+	if err := p.evaluator.Reload(); err != nil {
+		p.logger.Error("rule files not reloaded; those in force stay", "err", err)
+		return err
+	}
+	p.logger.Info("rule files reloaded")
+	return nil
+}
+
+func (p *product) reloadOnHangup(ctx context.Context) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangup:
+			_ = p.reload() // It is logged, and on /metrics.
+		}
+	}
+}
