@@ -58,7 +58,7 @@ func (p *Profile) WritePage(w io.Writer, classesFile string) error {
 	}
 	v.Figures = []figure{
 		{fmt.Sprint(s.Requests), "requests", "in " + span(s.Span)},
-		{withUnit(s.Rate, "/s"), "mean rate", "per minute " + number(s.Minute.Min) + " to " + number(s.Minute.Max)},
+		{withUnit(s.Rate, "/s"), "mean rate", perMinute(s.Minute)},
 		{withUnit(s.Minute.PeakToMean, "×"), "peak minute to mean", withUnit(s.Second.PeakToMean, "×") + " in the peak second"},
 		{observed(trace.Observed.Burstiness), "burstiness", "1 is Poisson, less is burstier; CV of gaps " + number(s.GapCV)},
 		{number(s.Prompt.Mean), "mean prompt tokens", "p99 " + number(s.Prompt.P99) + ", max " + number(s.Prompt.Max)},
@@ -148,6 +148,13 @@ func observed(x *float64) string {
 		return number(math.NaN())
 	}
 	return number(*x)
+}
+
+func perMinute(c workload.Counts) string {
+	if math.IsNaN(c.Mean) {
+		return "shorter than a minute"
+	}
+	return "per minute " + number(c.Min) + " to " + number(c.Max)
 }
 
 func withUnit(x float64, unit string) string {

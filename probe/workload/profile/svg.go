@@ -142,7 +142,7 @@ func number(v float64) string {
 		return significant(v/1e3) + "k"
 	case a >= 1:
 		return significant(v)
-	case a >= 0.01 || a == 0:
+	case a >= 0.1 || a == 0:
 		return trim(v, 2)
 	}
 	return strconv.FormatFloat(v, 'g', 2, 64)
