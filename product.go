@@ -59,6 +59,10 @@ func (p *product) build(config sidecar.Config) error {
 		evaluator,
 	)
 	p.feed = sidecar.NewFeed(evaluator, live, p.logger)
+	process.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "headroom_exporter_rules_skipped_snapshots_total",
+		Help: "Snapshots that the recording rules did not get, because their store was busy.",
+	}, func() float64 { return float64(p.feed.Skipped()) }))
 	config.Published = p.feed.Offer
 	if p.live, err = sidecar.New(config); err != nil {
 		return usageError{err}
