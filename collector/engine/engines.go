@@ -2,6 +2,8 @@ package engine
 
 import "slices"
 
+//go:generate go test -count=1 -run TestDocumentation . -update
+
 // tables in the order of detection. Triton is known by names of its own, and
 // before vLLM, whose names its page may hold too.
 var tables = []*table{

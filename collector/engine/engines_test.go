@@ -309,3 +309,15 @@ func TestGives(t *testing.T) {
 		}
 	}
 }
+
+// TestSGLangPromptWork: what was computed, from whichever counters the version has.
+func TestSGLangPromptWork(t *testing.T) {
+	l := `{model_name="m"} `
+	page := "sglang:num_running_reqs" + l + "1\nsglang:num_queue_reqs" + l + "0\nsglang:prompt_tokens_total" + l + "900\n"
+	cached := "sglang:cached_tokens_total{cache_source=\"device\",model_name=\"m\"} 200\nsglang:cached_tokens_total{cache_source=\"host\",model_name=\"m\"} 100\n"
+	effective := "sglang:prefill_effective_tokens_total{mode=\"input\",model_name=\"m\"} 610\n"
+	for more, want := range map[string]float64{"": math.NaN(), cached: 600, cached + effective: 610} {
+		r := &readOnce(t, classic, page+more, nil).Reading.Ranks[0]
+		wantValues(t, r, false, map[Signal]float64{PromptTokens: 900, PromptTokensComputed: want})
+	}
+}

@@ -35,8 +35,9 @@ func tritonTable() *table {
 	first(KVCacheTokensUsed, gauge, used)
 	first(SequenceSlots, info, request("max"))
 	first(EngineSteps, counter, alias{name: "trt_llm_general_metrics", match: only("general_type", "iteration_counter")})
+	finished := slices.IndexFunc(rows, func(r row) bool { return r.signal == RequestsFinished })
 	// Counted for every part of an ensemble, the tokenizer too.
-	first(RequestsFinished, counter, alias{name: "inference_request_success", follows: true})
+	rows[finished].aliases = append(rows[finished].aliases, alias{name: "inference_request_success", follows: true})
 	return &table{
 		engine:        TypeTriton,
 		prefixes:      []string{"nv_", "vllm:", "vllm_"},
