@@ -114,14 +114,21 @@ func TestReadTraceLineEnds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := readCut(t, name, format)
+		// Some lines are enough.
+		lines := strings.SplitAfter(string(text), "\n")
+		text = []byte(strings.Join(lines[:min(len(lines), 60)], ""))
+		options := ReadOptions{Format: format, Force: true}
+		want, err := ReadTrace(bytes.NewReader(text), options)
+		if err != nil {
+			t.Fatal(err)
+		}
 		plain := strings.TrimSuffix(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
 		for form, text := range map[string]string{
 			"LF": plain + "\n", "LF, none at the end": plain,
 			"CRLF": strings.ReplaceAll(plain, "\n", "\r\n") + "\r\n", "CRLF, none at the end": strings.ReplaceAll(plain, "\n", "\r\n"),
 			"byte order mark": "\xef\xbb\xbf" + plain, "empty lines": strings.ReplaceAll(plain, "\n", "\n\n") + "\n\n",
 		} {
-			got, err := ReadTrace(strings.NewReader(text), ReadOptions{Format: format})
+			got, err := ReadTrace(strings.NewReader(text), options)
 			if err != nil {
 				t.Errorf("%s with %s: %v", name, form, err)
 			} else if d := cmp.Diff(want, got); d != "" {
