@@ -46,6 +46,7 @@ type probeFlags struct {
 	results     string
 	force       bool
 	selfTest    bool
+	nullServer  string
 	output      string
 }
 
@@ -77,10 +78,11 @@ func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("out.results", "File for all results as JSON.").StringVar(&f.results)
 	c.Flag("force", "Overwrite files that exist.").BoolVar(&f.force)
 	c.Flag("self-test", "Measure this client on this machine against a server that does nothing, and exit.").BoolVar(&f.selfTest)
+	c.Flag("self-test.server", "Address of a running null-server to use for the self-test instead of a child process.").Hidden().StringVar(&f.nullServer)
 	c.Flag("output", "Format of what is printed at the end: text, markdown or json.").Short('o').Default("text").EnumVar(&f.output, "text", "markdown", "json")
 	return c, func(ctx context.Context, out io.Writer) error {
 		if f.selfTest {
-			return selfTest(ctx, out, f.output)
+			return selfTest(ctx, out, f.nullServer, f.output)
 		}
 		return f.run(ctx, log, out)
 	}
@@ -310,30 +312,20 @@ func (f *probeFlags) serveMetrics(runner *probe.Runner, logger *slog.Logger) (fu
 	return func() { server.Close() }, nil
 }
 
-// selfTest measures the client against a null server in a process of its own.
-func selfTest(ctx context.Context, out io.Writer, output string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("self-test: finding this program: %w", err)
-	}
+// selfTest measures the client against a null server: one that runs already
+// or, without an address, one in a process of its own.
+func selfTest(ctx context.Context, out io.Writer, address, output string) error {
 	ctx, cancel := context.WithCancel(ctx)
+	if address == "" {
+		child, at, err := startNullServer(ctx)
+		if err != nil {
+			cancel()
+			return fmt.Errorf("self-test: %w", err)
+		}
+		defer child.Wait()
+		address = at
+	}
 	defer cancel()
-	child := exec.CommandContext(ctx, self, "null-server")
-	child.Stderr = os.Stderr
-	child.WaitDelay = time.Second
-	said, err := child.StdoutPipe()
-	if err != nil {
-		return fmt.Errorf("self-test: %w", err)
-	}
-	if err := child.Start(); err != nil {
-		return fmt.Errorf("self-test: starting the null server: %w", err)
-	}
-	defer child.Wait()
-	defer cancel()
-	var address string
-	if _, err := fmt.Fscanln(said, &address); err != nil {
-		return fmt.Errorf("self-test: the null server does not answer: %w", err)
-	}
 	report, err := probe.SelfTest(ctx, "http://"+address, 4*time.Second, func(what string) {
 		fmt.Fprintln(os.Stderr, "self-test:", what)
 	})
@@ -346,6 +338,30 @@ func selfTest(ctx context.Context, out io.Writer, output string) error {
 		return e.Encode(report)
 	}
 	return report.WriteText(out)
+}
+
+// startNullServer starts this program as a null server, which ends with the context.
+func startNullServer(ctx context.Context) (child *exec.Cmd, address string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", fmt.Errorf("finding this program: %w", err)
+	}
+	child = exec.CommandContext(ctx, self, "null-server")
+	child.Stderr = os.Stderr
+	child.WaitDelay = time.Second
+	said, err := child.StdoutPipe()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := child.Start(); err != nil {
+		return nil, "", fmt.Errorf("starting the null server: %w", err)
+	}
+	if _, err := fmt.Fscanln(said, &address); err != nil {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		return nil, "", fmt.Errorf("the null server says no address: %w", err)
+	}
+	return child, address, nil
 }
 
 // addNullServer adds the server of the self-test, which people need not see.

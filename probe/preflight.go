@@ -298,7 +298,9 @@ func (p *preflight) vocabulary(ctx context.Context, d Dialect) ([]int, error) {
 			p.facts.Vocabulary = v
 			return ids, nil
 		}
-		if x.Outcome != HTTPError || x.Status != http.StatusBadRequest && x.Status != http.StatusUnprocessableEntity {
+		// vLLM refuses an id that it does not have inside the stream.
+		refused := x.Outcome == StreamError || x.Outcome == HTTPError && (x.Status == http.StatusBadRequest || x.Status == http.StatusUnprocessableEntity)
+		if !refused {
 			return nil, fmt.Errorf("a small request failed (%s, status %d): %s", x.Outcome, x.Status, x.Error)
 		}
 	}

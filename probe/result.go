@@ -269,8 +269,12 @@ func (r *Result) judgeClient(p *Point, fault func(code, format string, args ...a
 		}
 	}
 	if lag > limit {
-		fault(FaultClientLimited, "requests went out %s late at p99, more than %s; connection set-up took %s at most, the client used %.0f %% of its CPUs",
-			seconds(lag), of, seconds(float64(r.ConnectionSetup.Max)), 100*float64(r.Self.CPUShare))
+		why := "the client itself"
+		if r.Self.CPUShare < maxCPUShare/2 {
+			why = "something else"
+		}
+		fault(FaultClientLimited, "requests went out %s late at p99, more than %s: %s kept this machine busy; the client used %.0f %% of its CPUs, connection set-up took %s at most",
+			seconds(lag), of, why, 100*float64(r.Self.CPUShare), seconds(float64(r.ConnectionSetup.Max)))
 	}
 	if share := float64(r.Self.CPUShare); share > maxCPUShare {
 		fault(FaultClientLimited, "the client used %.0f %% of its CPUs", 100*share)

@@ -1,0 +1,237 @@
+// Bench-client measures the probe's client as its peers were measured: a
+// server of exact timing on one core, the client on another. Where vLLM is
+// installed (E2E_VLLM_DIR), its own client runs against the same server.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// binary of the product, as `make build` leaves it.
+const binary = "../bin/headroom_exporter"
+
+// limit bounds the whole bench.
+const limit = 10 * time.Minute
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := bench(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-client:", err)
+		os.Exit(1)
+	}
+}
+
+// on returns a command that runs on one core with one scheduler thread.
+func on(ctx context.Context, core int, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, name, args...)
+	if path, err := exec.LookPath("taskset"); err == nil {
+		c = exec.CommandContext(ctx, path, append([]string{"-c", strconv.Itoa(core), name}, args...)...)
+	}
+	c.Env = append(os.Environ(), "GOMAXPROCS=1")
+	c.WaitDelay = time.Second
+	return c
+}
+
+func bench(ctx context.Context, out io.Writer) error {
+	if _, err := os.Stat(binary); err != nil {
+		return fmt.Errorf("%s is not there: run make build", binary)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	server := on(ctx, 0, binary, "null-server")
+	said, err := server.StdoutPipe()
+	if err != nil {
+		cancel()
+		return err
+	}
+	if err := server.Start(); err != nil {
+		cancel()
+		return fmt.Errorf("starting the null server: %w", err)
+	}
+	defer server.Wait()
+	defer cancel()
+	var address string
+	if _, err := fmt.Fscanln(said, &address); err != nil {
+		return fmt.Errorf("the null server says no address: %w", err)
+	}
+
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Fprintf(out, "One core for the client, one for the server; load average before: %s\n", strings.TrimSpace(string(load)))
+	client := on(ctx, 1, binary, "probe", "--self-test", "--self-test.server="+address, "--output=json")
+	client.Stderr = os.Stderr
+	begin := time.Now()
+	raw, err := client.Output()
+	if err != nil {
+		return fmt.Errorf("the self-test: %w", err)
+	}
+	var r report
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("reading the self-test: %w", err)
+	}
+	fmt.Fprintf(out, "Self-test took %.0f s.\n\n", time.Since(begin).Seconds())
+	r.write(out)
+	return peer(ctx, out, "http://"+address)
+}
+
+// report is what the bench reads of `probe --self-test --output=json`.
+type report struct {
+	FirstRequest float64 `json:"first_request_s"`
+	ShortRate    float64 `json:"short_requests_per_second"`
+	ShortCore    float64 `json:"short_requests_per_second_per_core"`
+	Streams      float64 `json:"paced_streams"`
+	PacedRate    float64 `json:"paced_events_per_second"`
+	PacedCore    float64 `json:"paced_events_per_second_per_core"`
+	Coalesced    float64 `json:"coalesced_events_per_second"`
+	Allocations  float64 `json:"allocations_per_event"`
+	MaxRSS       float64 `json:"max_rss_bytes"`
+	Half         struct {
+		LagP99      float64 `json:"lag_p99_s"`
+		TTFTBiasP50 float64 `json:"ttft_bias_p50_s"`
+		TTFTBiasP99 float64 `json:"ttft_bias_p99_s"`
+		Events      float64 `json:"events_per_second"`
+	}
+}
+
+// write prints every figure beside its target.
+func (r *report) write(out io.Writer) {
+	fmt.Fprintln(out, "| | measured | target | |")
+	fmt.Fprintln(out, "| --- | ---: | ---: | --- |")
+	for _, row := range []struct {
+		what            string
+		measured, bound float64
+		unit            string
+		least           bool
+	}{
+		{"paced events/s reached", r.PacedRate, 40000, "", true},
+		{"paced events/s, 1 / CPU time", r.PacedCore, 40000, "", true},
+		{"coalesced events/s reached", r.Coalesced, 150000, "", true},
+		{"short requests/s reached", r.ShortRate, 4000, "", true},
+		{"short requests/s, 1 / CPU time", r.ShortCore, 4000, "", true},
+		{"lag p99 at half of the paced peak", r.Half.LagP99 * 1e3, 1, " ms", false},
+		{"TTFT bias p50 at half of the paced peak", r.Half.TTFTBiasP50 * 1e3, 1, " ms", false},
+		{"TTFT bias p99 at half of the paced peak", r.Half.TTFTBiasP99 * 1e3, 1, " ms", false},
+		{"first answer after", r.FirstRequest * 1e3, 1000, " ms", false},
+		{"resident memory", r.MaxRSS / 1e6, 100, " MB", false},
+	} {
+		sign, good := "<", row.measured < row.bound
+		if row.least {
+			sign, good = ">=", row.measured >= row.bound
+		}
+		verdict := "ok"
+		if !good {
+			verdict = "NOT REACHED"
+		}
+		fmt.Fprintf(out, "| %s | %.4g%s | %s %.4g%s | %s |\n", row.what, row.measured, row.unit, sign, row.bound, row.unit, verdict)
+	}
+	fmt.Fprintf(out, "\n%.0f streams at the paced peak, %.1f allocations an event, %.0f events/s at half.\n", r.Streams, r.Allocations, r.Half.Events)
+}
+
+// stats is what the null server saw.
+type stats struct {
+	Requests int     `json:"requests"`
+	Events   int     `json:"events"`
+	First    float64 `json:"first"`
+	Last     float64 `json:"last"`
+}
+
+// peer runs vLLM's own client, where it is.
+func peer(ctx context.Context, out io.Writer, url string) error {
+	dir := os.Getenv("E2E_VLLM_DIR")
+	if dir == "" {
+		fmt.Fprintln(out, "\nvLLM's client is not measured: E2E_VLLM_DIR is not set.")
+		return nil
+	}
+	model := os.Getenv("E2E_VLLM_MODEL")
+	if model == "" {
+		model = "tiny"
+	}
+	v := vllm{program: filepath.Join(dir, "venv", "bin", "vllm"), tokenizer: filepath.Join(dir, model), url: url}
+	base, err := v.run(ctx, `{}`, 30, 2, "--max-concurrency", "8")
+	if err != nil {
+		return fmt.Errorf("vllm bench serve: %w", err)
+	}
+	const short, paced, tokens = 3000, 1500, 32
+	a, err := v.run(ctx, `{}`, short, 1, "--max-concurrency", "64")
+	if err != nil {
+		return fmt.Errorf("vllm bench serve, short: %w", err)
+	}
+	b, err := v.run(ctx, `{"ttft_ns":200000000,"itl_ns":20000000}`, paced, tokens, "--request-rate", "150")
+	if err != nil {
+		return fmt.Errorf("vllm bench serve, paced: %w", err)
+	}
+	fmt.Fprintf(out, "\nvllm bench serve on the same core: %.0f short requests/s, %.0f by 1 / CPU time; %.0f paced events/s by 1 / CPU time; %.0f s for 30 requests.\n",
+		float64(a.seen.Requests)/(a.seen.Last-a.seen.First), short/(a.cpu-base.cpu), paced*tokens/(b.cpu-base.cpu), base.wall)
+	return nil
+}
+
+type vllm struct{ program, tokenizer, url string }
+
+type cost struct {
+	cpu, wall float64
+	seen      stats
+}
+
+// run sets the server's timing and sends requests of 16 prompt tokens.
+func (v vllm) run(ctx context.Context, timing string, requests, output int, args ...string) (cost, error) {
+	for _, step := range []struct{ path, body string }{{"/null/config", timing}, {"/null/stats", ""}} {
+		if err := ask(ctx, v.url+step.path, step.body, nil); err != nil {
+			return cost{}, err
+		}
+	}
+	args = append([]string{
+		"bench", "serve", "--backend", "openai", "--base-url", v.url, "--model", "known", "--tokenizer", v.tokenizer,
+		"--dataset-name", "random", "--random-input-len", "16", "--random-output-len", strconv.Itoa(output), "--num-prompts", strconv.Itoa(requests),
+	}, args...)
+	c := on(ctx, 1, v.program, args...)
+	c.Env = append(c.Env, "TRANSFORMERS_OFFLINE=1", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "CUDA_VISIBLE_DEVICES=")
+	begin := time.Now()
+	if text, err := c.CombinedOutput(); err != nil {
+		return cost{}, fmt.Errorf("%w: %s", err, lastLines(string(text), 5))
+	}
+	result := cost{cpu: (c.ProcessState.UserTime() + c.ProcessState.SystemTime()).Seconds(), wall: time.Since(begin).Seconds()}
+	err := ask(ctx, v.url+"/null/stats", "", &result.seen)
+	if err == nil && result.seen.Requests < requests {
+		err = errors.New("the server saw fewer requests than were asked for")
+	}
+	return result, err
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
+}
+
+func ask(ctx context.Context, url, body string, answer any) error {
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("asking the null server: %w", err)
+	}
+	defer resp.Body.Close()
+	if answer == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	}
+	return json.NewDecoder(resp.Body).Decode(answer)
+}
