@@ -226,3 +226,28 @@ func TestPortOfURL(t *testing.T) {
 		}
 	}
 }
+
+// FuzzServerInfo: whatever an engine answers, no limit is below zero.
+func FuzzServerInfo(f *testing.F) {
+	for _, body := range []string{
+		serverInfo, `{"max_running_requests":64,"tp_size":2}`, `{"max_batch_total_tokens":36000,"max_batch_size":null,"version":"3.3.6"}`,
+		`{"total_slots":4,"build_info":"b1","default_generation_settings":{"n_ctx":4096}}`, `{"total_slots":-1}`, `{"total_slots":"four"}`, `[]`, `{`, ``,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, table := range tables {
+			if table.serverInfo == nil {
+				continue
+			}
+			s, err := table.serverInfo(body)
+			if err != nil && s != (settings{}) {
+				t.Errorf("%s: %+v beside %v", table.engine, s, err)
+			}
+			p := s.parallelism
+			if min(s.maxNumSeqs, s.maxNumBatchedTokens, s.maxModelLen, s.kvTokens, p.Tensor, p.Pipeline, p.Data, p.DecodeContext) < 0 {
+				t.Errorf("%s: %+v", table.engine, s)
+			}
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,7 @@ func FuzzPage(f *testing.F) {
 		}
 	}
 	f.Add([]byte(rustPage), true)
+	f.Add([]byte(strings.NewReplacer("PREFIX", "", "L}", `engine_type="x"}`, "{L,", `{engine_type="x",`).Replace(trtllmPage)), false)
 	f.Add([]byte(vllmPage(1000, busy("0", 1, 2, 3), busy("1", 1, 2, 3))), false)
 	f.Add([]byte(`vllm:cache_config_info{engine="0",kv_cache_size_tokens="NaN",num_gpu_blocks="1e999",block_size="-1"} 1`+"\nvllm:kv_cache_usage_perc{engine=\"0\"} +Inf\n"), false)
 	f.Add([]byte("{\"vllm:num_requests_running\",engine=\"0\"} 1\nvllm:time_to_first_token_seconds_bucket{le=\"nan\"} 1\n"), false)
@@ -177,6 +179,7 @@ func BenchmarkPage(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			n := newNormaliser(tables, "")
+			index := slices.Index(tables, tableOf(tables, TypeVLLM))
 			body := []byte(page)
 			var series int
 			b.ReportAllocs()
@@ -186,7 +189,7 @@ func BenchmarkPage(b *testing.B) {
 				if f != nil {
 					b.Fatal(f)
 				}
-				if ranks, _ := n.ranks(0, time.Time{}); len(ranks) == 0 {
+				if ranks, _ := n.ranks(index, time.Time{}); len(ranks) == 0 {
 					b.Fatal("no ranks")
 				}
 				n.pages.trim(sum.series)
