@@ -3,6 +3,7 @@ package sidecar
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"headroom_exporter/capacity"
@@ -29,7 +30,8 @@ type Model struct {
 	KVBytesPerToken float64
 	// GPUs is the number of GPUs over which the model is spread.
 	GPUs int
-	// PeakBandwidth is one GPU's theoretical memory bandwidth in bytes per second.
+	// PeakBandwidth is one GPU's theoretical memory bandwidth in bytes per
+	// second; 0 takes what its driver tells.
 	PeakBandwidth float64
 }
 
@@ -41,7 +43,7 @@ type rank struct {
 }
 
 // derive turns a rank's reading and its window into what is published.
-func (s *Sidecar) derive(r *rank, er *engine.Rank, measuredBandwidth float64) Replica {
+func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Replica {
 	rep := unknownReplica(er.ModelName, er.Engine, er.State)
 	if !er.State.Known() || len(r.window.readings) == 0 {
 		r.binding = capacity.Binding{}
@@ -98,7 +100,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, measuredBandwidth float64) Re
 		Backlog:              rep.BacklogSeconds,
 		QueueBudget:          capacity.QueueBudget(s.config.SLO.TimeToFirstToken.Seconds(), rep.Latencies.PrefillTime),
 	}.LoadRatios()
-	rep.Bandwidth = s.bandwidth(&rep, measuredBandwidth, stock, recent)
+	rep.Bandwidth = s.bandwidth(&rep, memory, stock, recent)
 	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
 		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
@@ -150,7 +152,7 @@ func (s SLO) unmeasurable(er *engine.Rank) []string {
 
 // bandwidth returns the memory bandwidth saturation by each source that can
 // say something, the more trustworthy first.
-func (s *Sidecar) bandwidth(rep *Replica, measured float64, stock, recent []reading) []BandwidthSaturation {
+func (s *Sidecar) bandwidth(rep *Replica, memory memoryBandwidth, stock, recent []reading) []BandwidthSaturation {
 	var known []BandwidthSaturation
 	add := func(source string, bytesPerSecond, peak float64) {
 		saturation := capacity.BandwidthSaturation(bytesPerSecond, peak, capacity.AchievableBandwidth)
@@ -158,33 +160,52 @@ func (s *Sidecar) bandwidth(rep *Replica, measured float64, stock, recent []read
 			known = append(known, BandwidthSaturation{Ratio: saturation, Source: source})
 		}
 	}
-	add("gpm", measured, 1)
+	add("gpm", memory.measured, 1)
 	// The counters exist, and stand at zero, when the engine does not estimate.
 	if newest := stock[len(stock)-1]; newest.bytesMoved > 0 {
-		add("engine", rate(recent, func(r *reading) float64 { return r.bytesMoved }), s.config.Model.PeakBandwidth)
+		add("engine", rate(recent, func(r *reading) float64 { return r.bytesMoved }), memory.peak)
 	}
 	if m := s.config.Model; m.WeightBytes > 0 && m.KVBytesPerToken > 0 && m.GPUs > 0 {
 		usage := mean(recent, func(r *reading) float64 { return r.kvUsage })
-		add("model", rep.Rates.Steps*capacity.StepBytes(m.WeightBytes, usage*rep.TokenSlots.Total, m.KVBytesPerToken, m.GPUs), m.PeakBandwidth)
+		add("model", rep.Rates.Steps*capacity.StepBytes(m.WeightBytes, usage*rep.TokenSlots.Total, m.KVBytesPerToken, m.GPUs), memory.peak)
 	}
 	return known
 }
 
-// measuredBandwidth returns the share of theoretical memory bandwidth in use
-// on the busiest of the engine's GPUs; NaN when nothing was measured, when it
-// is not known which GPUs are the engine's, and when the engine has several
-// ranks, because nobody tells which GPU is whose.
-func measuredBandwidth(gpus gpu.Snapshot, ranks int) float64 {
-	busiest := math.NaN()
-	if gpus.Status.SelectionAmbiguous || ranks != 1 {
-		return busiest
-	}
-	for i := range gpus.Readings {
-		if r := gpus.Readings[i].MemoryBandwidthRatio; r > busiest || math.IsNaN(busiest) {
-			busiest = r
+// memoryBandwidth is what the GPUs tell of one rank's device memory; NaN is
+// not known.
+type memoryBandwidth struct {
+	// measured is the share of the peak in use on the busiest GPU.
+	measured float64
+	// peak is one GPU's theoretical bandwidth in bytes per second.
+	peak float64
+}
+
+// memoryBandwidth reads it off the engine's GPUs; what is configured as the
+// peak comes before what a driver tells. Nothing is measured when the engine
+// has several ranks, because nobody tells which GPU is whose, and nothing at
+// all is told while it is not known which GPUs are the engine's.
+func (s *Sidecar) memoryBandwidth(gpus gpu.Snapshot, ranks int) memoryBandwidth {
+	memory := memoryBandwidth{measured: math.NaN(), peak: math.NaN()}
+	if !gpus.Status.SelectionAmbiguous {
+		for i := range gpus.Readings {
+			r := &gpus.Readings[i]
+			if ratio := r.MemoryBandwidthRatio; ranks == 1 && !(ratio <= memory.measured) && !math.IsNaN(ratio) {
+				memory.measured = ratio
+			}
+			// The slowest of several GPUs is waited for.
+			if peak := r.MemoryBandwidthPeak; !(peak >= memory.peak) && !math.IsNaN(peak) {
+				memory.peak = peak
+			}
 		}
 	}
-	return busiest
+	if slices.ContainsFunc(gpus.Readings, func(r gpu.Reading) bool { return r.ParentUUID != "" }) {
+		memory.peak = math.NaN() // A MIG instance has a part of its GPU's.
+	}
+	if configured := s.config.Model.PeakBandwidth; configured > 0 {
+		memory.peak = configured
+	}
+	return memory
 }
 
 // missing says in words what of a replica is not known or only assumed, and
@@ -224,7 +245,7 @@ func missing(rep *Replica, er *engine.Rank) []string {
 		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
 	}
 	if len(rep.Bandwidth) == 0 {
-		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
+		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth unless the GPU's driver tells it, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
 	}
 	return reasons
 }

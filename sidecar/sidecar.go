@@ -196,7 +196,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 		return []Replica{r}
 	}
 	s.forgetRanks(o.Reading.Ranks)
-	measured := measuredBandwidth(gpus, len(o.Reading.Ranks))
+	memory := s.memoryBandwidth(gpus, len(o.Reading.Ranks))
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {
 		er := o.Reading.Ranks[i]
@@ -215,7 +215,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 		case o.Fresh:
 			r.window.add(readingOf(o.Reading.At, &er))
 		}
-		replicas = append(replicas, s.derive(r, &er, measured))
+		replicas = append(replicas, s.derive(r, &er, memory))
 	}
 	return replicas
 }

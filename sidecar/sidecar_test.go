@@ -499,6 +499,47 @@ func TestGPU(t *testing.T) {
 	}
 }
 
+// An estimate needs a peak to be held against: what is configured, else what
+// the driver of the slowest GPU tells.
+func TestPeakBandwidth(t *testing.T) {
+	reading := func(uuid, parent string, peak float64) gpu.Reading {
+		r := gpu.NewReading()
+		r.UUID, r.ParentUUID, r.MemoryBandwidthPeak = uuid, parent, peak
+		return r
+	}
+	up := gpu.Status{Up: true, Reason: gpu.OK}
+	for _, test := range []struct {
+		name       string
+		configured float64
+		snapshot   gpu.Snapshot
+		peak       float64
+	}{
+		{"of the slowest", 0, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", "", nan), reading("b", "", 4e12), reading("c", "", 2e12)}}, 2e12},
+		{"configured", 3e12, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", "", 2e12)}}, 3e12},
+		{"a part of a GPU", 0, gpu.Snapshot{Status: up, Readings: []gpu.Reading{reading("a", "", 2e12), reading("m", "a", nan)}}, nan},
+		{"nobody knows which are ours", 0, gpu.Snapshot{Status: gpu.Status{Up: true, Reason: gpu.OK, SelectionAmbiguous: true}, Readings: []gpu.Reading{reading("a", "", 2e12)}}, nan},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeEngine{ranks: make([]fakeRank, 1)}
+				s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) {
+					c.GPU = &fakeGPU{snapshot: test.snapshot}
+					c.Model = sidecar.Model{WeightBytes: 10e9, KVBytesPerToken: 1, GPUs: 1, PeakBandwidth: test.configured}
+				})
+				run(s, 3, func(int) { f.ranks[0].running = 1; f.ranks[0].second(1, 10, 10, 50) })
+				got := nan
+				for _, b := range s.Snapshot().Replicas[0].Bandwidth {
+					if b.Source == "model" {
+						got = b.Ratio
+					}
+				}
+				// 50 steps a second read the weights; the KV cache is empty.
+				near(t, "saturation", got, 50*10e9/(test.peak*capacity.AchievableBandwidth))
+			})
+		})
+	}
+}
+
 func TestPanicLeavesTheLastSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
