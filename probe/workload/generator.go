@@ -23,6 +23,10 @@ type Plan struct {
 	// Duration bounds planned times, and so the open loop only.
 	Requests int
 	Duration time.Duration
+	// MaxModelLen is the engine's context length in tokens: what is longer,
+	// prompt and output together, is drawn again, and a session ends before it
+	// would be. 0 is no bound.
+	MaxModelLen int
 	// Seed decides arrivals, classes, lengths and think times.
 	Seed uint64
 	// ContentSeed decides the tokens. Two runs with one of these share their
@@ -45,12 +49,15 @@ func (p Plan) Source() (Source, error) {
 	if err := ValidateClasses(p.Classes); err != nil {
 		return nil, err
 	}
-	if p.Requests < 0 || p.Duration < 0 {
-		return nil, fmt.Errorf("%d requests and a duration of %s, want 0 or more", p.Requests, p.Duration)
+	if p.Requests < 0 || p.Duration < 0 || p.MaxModelLen < 0 {
+		return nil, fmt.Errorf("%d requests, a duration of %s and a context of %d tokens, want 0 or more", p.Requests, p.Duration, p.MaxModelLen)
 	}
 	g := &generator{plan: p, streams: newStreams(p.Seed)}
 	for i := range p.Classes {
 		g.drawers = append(g.drawers, newDrawer(&p.Classes[i]))
+		if p.tooLong(&g.drawers[i]) == 1 {
+			return nil, fmt.Errorf("class %q: its requests do not fit the context of %d tokens", p.Classes[i].Name, p.MaxModelLen)
+		}
 	}
 	if p.Arrivals == nil {
 		if p.Duration > 0 {
@@ -64,6 +71,48 @@ func (p Plan) Source() (Source, error) {
 	g.times = newArrivalTimes(*p.Arrivals, p.Seed)
 	g.arrival = g.times.next()
 	return g, nil
+}
+
+// fitDraws is how many draws tell which share of a class fits the context.
+const fitDraws = 2000
+
+// tooLong is about the share of requests that do not fit the context.
+func (p *Plan) tooLong(d *drawer) float64 {
+	if p.MaxModelLen <= 0 {
+		return 0
+	}
+	rng, n := mathrand.New(mathrand.NewPCG(0, 0)), 0
+	for range fitDraws {
+		if prompt, output := d.draw(rng); over(prompt+output, p.MaxModelLen) {
+			n++
+		}
+	}
+	return float64(n) / fitDraws
+}
+
+// Notes say how the load differs from its classes; they belong to the result of a run.
+func (p Plan) Notes() []string {
+	var notes []string
+	for i := range p.Classes {
+		d := newDrawer(&p.Classes[i])
+		if share := p.tooLong(&d); share > 0 {
+			notes = append(notes, fmt.Sprintf("class %s: about %.1f %% of its requests are longer than the context of %d tokens, and others are drawn for them",
+				p.Classes[i].Name, 100*share, p.MaxModelLen))
+		}
+	}
+	return notes
+}
+
+// draw draws lengths that fit the context.
+func (g *generator) draw(n int, rng *mathrand.Rand) (prompt, output int) {
+	for range 100 * fitDraws {
+		if prompt, output = g.drawers[n].draw(rng); !over(prompt+output, g.plan.MaxModelLen) {
+			return prompt, output
+		}
+	}
+	// Source found some that fit: this is next to impossible. Cut then.
+	output = min(output, max(g.plan.MaxModelLen/2, 1))
+	return max(g.plan.MaxModelLen-output, 1), output
 }
 
 // generator makes the requests of a plan. Arrivals begin sessions, most of
@@ -150,11 +199,12 @@ func (g *generator) begin() *session {
 			rng = g.streams.at(domainSession, turnNumber(g.sessions, i))
 			t.think = thinkTime(class.Session, rng)
 		}
-		t.prompt, t.output = g.drawers[n].draw(rng)
+		t.prompt, t.output = g.draw(n, rng)
 		if i == 0 {
 			t.prefix = prefixPiece(class, n, t.prompt, g.plan.ContentSeed, rng)
 		}
-		if i > 0 && (total+t.prompt > MaxTokens || class.Session.MaxPrompt > 0 && total+t.prompt > class.Session.MaxPrompt) {
+		prompt := total + t.prompt
+		if i > 0 && (prompt > MaxTokens || over(prompt, class.Session.MaxPrompt) || over(prompt+t.output, g.plan.MaxModelLen)) {
 			break
 		}
 		total += t.prompt + t.output
@@ -162,6 +212,9 @@ func (g *generator) begin() *session {
 	}
 	return s
 }
+
+// over says whether a length is above a bound that is not 0.
+func over(length, bound int) bool { return bound > 0 && length > bound }
 
 func turnNumber(session uint64, turn int) uint64 { return session<<14 | uint64(turn) }
 

@@ -97,6 +97,8 @@ func TestPlanErrors(t *testing.T) {
 	}{
 		{Plan{}, "no class given"},
 		{Plan{Classes: Builtin(), Requests: -1}, "-1 requests"},
+		{Plan{Classes: Builtin(), MaxModelLen: 8192}, `class "document": its requests do not fit the context of 8192 tokens`},
+		{Plan{Classes: Builtin(), MaxModelLen: -1}, "a context of -1 tokens"},
 		{Plan{Classes: Builtin(), Duration: time.Second}, "a closed loop has no planned times"},
 		{Plan{Classes: Builtin(), Arrivals: &Arrivals{Process: Poisson}}, "rate is 0"},
 	} {
@@ -218,6 +220,29 @@ func TestSessions(t *testing.T) {
 		if r.Turns != 3 || r.Turn != i%3 || r.PromptTokens != 100+130*r.Turn || r.Turn > 0 && r.ThinkTime != 3*time.Second {
 			t.Errorf("request %d is turn %d of %d with %d tokens after %s", i, r.Turn, r.Turns, r.PromptTokens, r.ThinkTime)
 		}
+	}
+}
+
+func TestContext(t *testing.T) {
+	p := Plan{
+		Classes: []Class{
+			{Name: "wide", Weight: 1, Prompt: Lengths{Distribution: Buckets, Buckets: []Bucket{{100, 100, 3}, {900, 900, 1}}}, Output: FixedLength(200)},
+			{Name: "talk", Weight: 1, Prompt: FixedLength(100), Output: FixedLength(100), Session: Session{Turns: 9}},
+		},
+		Requests: 4000, MaxModelLen: 1000,
+	}
+	for _, r := range requests(t, p) {
+		if r.PromptTokens+r.MaxTokens > 1000 || r.Class == "wide" && r.PromptTokens != 100 || r.Class == "talk" && r.Turns != 5 {
+			t.Fatalf("request is %+v", r)
+		}
+	}
+	notes := p.Notes()
+	if len(notes) != 1 || !strings.HasPrefix(notes[0], "class wide: about 2") || !strings.HasSuffix(notes[0], "longer than the context of 1000 tokens, and others are drawn for them") {
+		t.Errorf("notes are %q", notes)
+	}
+	p.MaxModelLen = 1100
+	if notes := p.Notes(); notes != nil {
+		t.Errorf("all fit, and the notes are %q", notes)
 	}
 }
 

@@ -21,6 +21,9 @@ type Replay struct {
 	// how long everything takes: below 1 requests are left out at random, above
 	// 1 they are repeated shortly after with a content of their own. 0 counts as 1.
 	PeakFactor float64
+	// MaxModelLen is the engine's context length in tokens: requests that are
+	// longer, prompt and output together, are left out. 0 is no bound.
+	MaxModelLen int
 	// Requests and Duration end the load, whichever comes first; 0 is no bound.
 	Requests int
 	Duration time.Duration
@@ -52,8 +55,12 @@ func (p Replay) Source() (Source, error) {
 			return nil, fmt.Errorf("replay: %s is %g, want more than 0 and up to %g", f.name, *f.value, f.most)
 		}
 	}
-	if p.Requests < 0 || p.Duration < 0 || p.Grid < 0 {
-		return nil, fmt.Errorf("replay: %d requests, a duration of %s and a grid of %s, want 0 or more", p.Requests, p.Duration, p.Grid)
+	if p.Requests < 0 || p.Duration < 0 || p.Grid < 0 || p.MaxModelLen < 0 {
+		return nil, fmt.Errorf("replay: %d requests, a duration of %s, a grid of %s and a context of %d tokens, want 0 or more",
+			p.Requests, p.Duration, p.Grid, p.MaxModelLen)
+	}
+	if p.tooLong() == len(p.Trace.Records) {
+		return nil, fmt.Errorf("replay: no request of the trace fits the context of %d tokens", p.MaxModelLen)
 	}
 	r := &replay{Replay: p, records: p.Trace.Records, seen: seenBlocks{}, classes: p.Classes}
 	if len(r.classes) == 0 {
@@ -75,6 +82,17 @@ func (p Replay) Source() (Source, error) {
 	return r, nil
 }
 
+// tooLong counts the requests that do not fit the context.
+func (p *Replay) tooLong() int {
+	n := 0
+	for i := range p.Trace.Records {
+		if r := &p.Trace.Records[i]; over(r.Prompt+r.Output, p.MaxModelLen) {
+			n++
+		}
+	}
+	return n
+}
+
 // Notes say what was done to the trace; they belong to the result of a run.
 func (p Replay) Notes() []string {
 	var notes []string
@@ -83,6 +101,9 @@ func (p Replay) Notes() []string {
 	}
 	if p.Trace.ZeroPrompts > 0 {
 		notes = append(notes, fmt.Sprintf("requests without prompt left out: %d", p.Trace.ZeroPrompts))
+	}
+	if n := p.tooLong(); n > 0 {
+		notes = append(notes, fmt.Sprintf("requests longer than the context of %d tokens left out: %d of %d", p.MaxModelLen, n, len(p.Trace.Records)))
 	}
 	if p.Grid > 0 {
 		notes = append(notes, fmt.Sprintf("timestamps lie on a grid of %s: the requests of each slot are spread uniformly over it (seed %d)", p.Grid, p.Seed))
@@ -137,6 +158,9 @@ func (p *replay) Next() (Request, bool) {
 // so that a pause stays one.
 func (p *replay) times(i int) []time.Duration {
 	record := &p.records[i]
+	if over(record.Prompt+record.Output, p.MaxModelLen) {
+		return nil
+	}
 	whole := math.Floor(p.PeakFactor)
 	n := int(whole)
 	if p.draw(domainThin, i, 0) < p.PeakFactor-whole {

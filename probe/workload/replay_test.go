@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
@@ -276,6 +277,29 @@ func TestGrid(t *testing.T) {
 	}
 }
 
+func TestReplayContext(t *testing.T) {
+	trace := readCut(t, "mooncake_conversation.jsonl", Mooncake)
+	fit := 0
+	for _, r := range trace.Records {
+		if r.Prompt+r.Output <= 8192 {
+			fit++
+		}
+	}
+	p := Replay{Trace: trace, MaxModelLen: 8192}
+	all := requests(t, p)
+	if fit == 0 || fit == len(trace.Records) || len(all) != fit {
+		t.Errorf("%d requests, want %d of %d", len(all), fit, len(trace.Records))
+	}
+	for i, r := range all {
+		if r.Index != i || r.PromptTokens+r.MaxTokens > 8192 {
+			t.Fatalf("request %d is %+v", i, r)
+		}
+	}
+	if got, want := p.Notes(), fmt.Sprintf("requests longer than the context of 8192 tokens left out: %d of 400", 400-fit); len(got) != 1 || got[0] != want {
+		t.Errorf("notes are %q, want %q", got, want)
+	}
+}
+
 func TestReplayNotes(t *testing.T) {
 	trace := readCut(t, "burstgpt.csv", BurstGPT)
 	got := Replay{Trace: trace, Grid: 3 * time.Second, Speed: 2, PeakFactor: 1.5, Seed: 7}.Notes()
@@ -330,6 +354,7 @@ func TestReplayClasses(t *testing.T) {
 		{Replay{Trace: trace, Speed: -1}, "speed is -1"},
 		{Replay{Trace: trace, PeakFactor: 1e9}, "peak factor is 1e+09"},
 		{Replay{Trace: trace, Requests: -1}, "-1 requests"},
+		{Replay{Trace: trace, MaxModelLen: 700}, "no request of the trace fits the context of 700 tokens"},
 	} {
 		if _, err := test.replay.Source(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error is %v, want %q in it", err, test.want)
