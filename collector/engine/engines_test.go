@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -320,4 +321,29 @@ func TestSGLangPromptWork(t *testing.T) {
 		r := &readOnce(t, classic, page+more, nil).Reading.Ranks[0]
 		wantValues(t, r, false, map[Signal]float64{PromptTokens: 900, PromptTokensComputed: want})
 	}
+}
+
+// TestLongRequestsAreNoFreeze: an engine whose counters rise when a request ends
+// works in between as long as its cache fills, and hangs when that stands too.
+func TestLongRequestsAreNoFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine(t)
+		p := e.poller(t, nil)
+		poll := func(blocks int) Observation {
+			e.paths["/prometheus/metrics"] = serve(classic, strings.ReplaceAll(fmt.Sprintf(`trtllm_num_requests_running{L} 1
+trtllm_num_requests_waiting{L} 0
+trtllm_kv_cache_used_blocks{L} %d
+trtllm_kv_cache_max_blocks{L} 1000
+trtllm_generation_tokens_total{L} 500
+`, blocks), "L", `engine_type="trtllm",model_name="m"`))
+			return e.poll(t, p)
+		}
+		for second := range 60 { // a block of 32 tokens every 10 s
+			wantState(t, poll(100+second/10), StateOK, "")
+		}
+		for range 20 {
+			poll(106)
+		}
+		wantState(t, poll(106), StateStale, "gauges_frozen")
+	})
 }

@@ -94,6 +94,8 @@ func statusFailure(url string, status int) *Failure {
 		return failure(fmt.Sprintf("http_%d", status), "%s redirects with %d and was not followed; give the final address in --engine.url", url, status)
 	case status == 404:
 		return failure("http_404", "%s answers 404; the metrics page is elsewhere or switched off, check --engine.url", url)
+	case status == 501:
+		return failure("http_501", "%s answers 501; the metrics page is switched off (llama.cpp: --metrics)", url)
 	default:
 		return failure(fmt.Sprintf("http_%d", status), "%s answers %d; see the engine's log", url, status)
 	}

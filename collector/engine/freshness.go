@@ -22,7 +22,7 @@ type freshness struct {
 }
 
 // judge returns the state of a reading. counted tells that the page has any
-// counter of the rank, moved that one of them changed since the last page,
+// counter of the rank, moved that one of them or the cache in use changed since the last page,
 // progressed that one of them rose, first that there was no last page of this
 // engine process.
 //

@@ -19,6 +19,8 @@ type tracker struct {
 	steady     [int(numSignals) + int(numHistograms)]uint64
 	// peakRunning is the most sequences seen running.
 	peakRunning float64
+	// used is the cache in use on the last page, by each signal that tells it.
+	used map[Signal]float64
 }
 
 // normaliser turns pages into ranks.
@@ -184,7 +186,7 @@ func specific(k rankKey) int {
 func (n *normaliser) tracker(key rankKey) *tracker {
 	t := n.trackers[key]
 	if t == nil {
-		t = &tracker{first: true, peakRunning: math.NaN()}
+		t = &tracker{first: true, peakRunning: math.NaN(), used: make(map[Signal]float64)}
 		n.trackers[key] = t
 	}
 	return t
@@ -245,6 +247,11 @@ func (n *normaliser) fill(r *Rank, s *rankSource, t *table, at time.Time, restar
 			var m bool
 			value, v, m = tr.counters[row.signal].update(value, restarted)
 			judge(int(row.signal), v, m)
+		}
+		if row.signal == KVCacheUsage || row.signal == KVCacheTokensUsed {
+			// Engines that count when a request ends show in between only by this that they work.
+			moved = moved || value != tr.used[row.signal]
+			tr.used[row.signal] = value
 		}
 		r.values[row.signal] = value
 		r.limitFromMetric(row.signal, value, a)
