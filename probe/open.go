@@ -33,13 +33,12 @@ func (u *run) open(ctx, flightCtx context.Context, wait func(context.Context, ti
 			u.full = true
 			break
 		}
-		phase := u.phaseAt(due)
 		if !ended {
 			if d := due - u.Client.now(); d > 0 && wait(ctx, d) != nil {
 				break
 			}
-			phase = u.phaseAt(due)
 		}
+		phase := u.phaseAt(due)
 		if !u.admit(phase) {
 			break
 		}
