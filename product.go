@@ -50,25 +50,24 @@ func (p *product) build(config sidecar.Config) error {
 	}
 	p.evaluator = evaluator
 
-	// What the live loop knows has a registry of its own: the rules are fed from it.
-	live, process := prometheus.NewRegistry(), prometheus.NewRegistry()
-	process.MustRegister(
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		versioncollector.NewCollector(name),
 		evaluator,
 	)
-	p.feed = sidecar.NewFeed(evaluator, live, p.logger)
-	process.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+	p.feed = sidecar.NewFeed(evaluator, web.Each, p.logger)
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "headroom_exporter_rules_skipped_snapshots_total",
-		Help: "Snapshots that the recording rules did not get, because their store was busy.",
+		Help: "Snapshots that the recording rules did not get, because their store was busy or making samples panicked.",
 	}, func() float64 { return float64(p.feed.Skipped()) }))
 	config.Published = p.feed.Offer
 	if p.live, err = sidecar.New(config); err != nil {
 		return usageError{err}
 	}
 	p.handler, err = web.New(web.Config{
-		Source: p.live, Registry: live, Gatherer: prometheus.Gatherers{live, process},
+		Source: p.live, Registry: registry,
 		TelemetryPath: p.telemetryPath, Interval: config.Interval, Reload: p.reload,
 		Version: version.Version, Logger: p.logger,
 	})

@@ -104,6 +104,10 @@ func New(config Config) (*Evaluator, error) {
 	return e, nil
 }
 
+// Reads tells whether some rule may read a series of a name, so that nobody
+// needs to make samples that Append would not store.
+func (e *Evaluator) Reads(name string) bool { return e.feed.mayRead(name) }
+
 // Append stores the samples of one moment, those that some rule selects. A
 // series that had a sample at the call before and has none now ends. It does
 // not keep the samples.

@@ -69,6 +69,12 @@ func (f *feed) choose(s *selection) {
 	}
 }
 
+func (f *feed) mayRead(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.selection.mayRead(name)
+}
+
 // append stores the samples of one moment.
 func (f *feed) append(ctx context.Context, at time.Time, samples []Sample) error {
 	f.mu.Lock()

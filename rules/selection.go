@@ -37,6 +37,11 @@ func (s *selection) selects(ls labels.Labels) bool {
 	return anyMatches(s.byName[ls.Get(labels.MetricName)], ls) || anyMatches(s.anyName, ls)
 }
 
+// mayRead tells whether some rule may read a series of a name.
+func (s *selection) mayRead(name string) bool {
+	return len(s.anyName) > 0 || len(s.byName[name]) > 0
+}
+
 func anyMatches(selectors [][]*labels.Matcher, ls labels.Labels) bool {
 next:
 	for _, matchers := range selectors {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/rules"
@@ -17,8 +16,14 @@ import (
 
 // Recorder takes the samples of one moment; rules.Evaluator implements it.
 type Recorder interface {
+	// Reads tells whether samples of a name are of any use.
+	Reads(name string) bool
 	Append(at time.Time, samples []rules.Sample) error
 }
+
+// Exposition calls add for every sample that is exposed of a snapshot under a
+// name that reads accepts.
+type Exposition func(s *Snapshot, reads func(name string) bool, add func(name string, labelNames, labelValues []string, value float64))
 
 // Feed gives the recording rules what they may use: every metric that the
 // exporter exposes, and the engine's counters and histograms under names of
@@ -26,16 +31,17 @@ type Recorder interface {
 // not hold the loop up; a snapshot that comes while it is busy is left out.
 type Feed struct {
 	recorder Recorder
-	gatherer prometheus.Gatherer
+	exposed  Exposition
 	logger   *slog.Logger
 	waiting  chan *Snapshot
 	skipped  atomic.Uint64
+	samples  []rules.Sample
 	failed   bool
 }
 
-// NewFeed returns a feed of what a gatherer exposes.
-func NewFeed(recorder Recorder, gatherer prometheus.Gatherer, logger *slog.Logger) *Feed {
-	return &Feed{recorder: recorder, gatherer: gatherer, logger: logger, waiting: make(chan *Snapshot, 1)}
+// NewFeed returns a feed of what is exposed.
+func NewFeed(recorder Recorder, exposed Exposition, logger *slog.Logger) *Feed {
+	return &Feed{recorder: recorder, exposed: exposed, logger: logger, waiting: make(chan *Snapshot, 1)}
 }
 
 // Offer hands a snapshot over without waiting.
@@ -47,7 +53,7 @@ func (f *Feed) Offer(s *Snapshot) {
 	}
 }
 
-// Skipped is how many snapshots were left out because the feed was busy.
+// Skipped is how many snapshots were left out, because the feed was busy or panicked.
 func (f *Feed) Skipped() uint64 { return f.skipped.Load() }
 
 // Run feeds until the context ends.
@@ -63,14 +69,18 @@ func (f *Feed) Run(ctx context.Context) error {
 }
 
 func (f *Feed) feed(s *Snapshot) {
-	families, err := f.gatherer.Gather()
-	if err == nil {
-		samples := make([]rules.Sample, 0, 1024)
-		for _, family := range families {
-			samples = appendFamily(samples, family)
+	defer func() {
+		if p := recover(); p != nil {
+			f.skipped.Add(1)
+			f.logger.Error("feeding the recording rules panicked", "panic", p, "stack", string(debug.Stack()))
 		}
-		err = f.recorder.Append(s.At, appendEngine(samples, s))
-	}
+	}()
+	f.samples = f.samples[:0]
+	f.exposed(s, f.recorder.Reads, func(name string, labelNames, labelValues []string, value float64) {
+		f.samples = append(f.samples, rules.Sample{Name: name, LabelNames: labelNames, LabelValues: labelValues, Value: value})
+	})
+	f.samples = appendEngine(f.samples, s, f.recorder.Reads)
+	err := f.recorder.Append(s.At, f.samples)
 	switch {
 	case err != nil && !f.failed:
 		f.logger.Warn("recording rules miss samples", "err", err)
@@ -78,22 +88,6 @@ func (f *Feed) feed(s *Snapshot) {
 		f.logger.Info("recording rules get samples again")
 	}
 	f.failed = err != nil
-}
-
-// appendFamily appends the samples of a gathered family of counters or gauges.
-func appendFamily(samples []rules.Sample, family *dto.MetricFamily) []rules.Sample {
-	for _, m := range family.GetMetric() {
-		value := m.GetGauge().GetValue()
-		if family.GetType() == dto.MetricType_COUNTER {
-			value = m.GetCounter().GetValue()
-		}
-		names, values := make([]string, len(m.GetLabel())), make([]string, len(m.GetLabel()))
-		for i, l := range m.GetLabel() {
-			names[i], values[i] = l.GetName(), l.GetValue()
-		}
-		samples = append(samples, rules.Sample{Name: family.GetName(), LabelNames: names, LabelValues: values, Value: value})
-	}
-	return samples
 }
 
 // engineCounters are the engine's counters that rules may use.
@@ -119,6 +113,9 @@ var engineHistograms = []struct {
 	{engine.GenerationLength, "_tokens"},
 }
 
+// histogramParts are the series that a histogram is fed as.
+var histogramParts = []string{"_bucket", "_bound", "_sum", "_count"}
+
 const enginePrefix = "headroom_engine_"
 
 func counterName(c engine.Signal) string {
@@ -129,7 +126,7 @@ var rankLabels = []string{"model_name", "engine"}
 
 // appendEngine appends the counters and histograms of each rank whose reading
 // can be trusted.
-func appendEngine(samples []rules.Sample, s *Snapshot) []rules.Sample {
+func appendEngine(samples []rules.Sample, s *Snapshot, reads func(name string) bool) []rules.Sample {
 	if s.Reading == nil {
 		return samples
 	}
@@ -140,13 +137,14 @@ func appendEngine(samples []rules.Sample, s *Snapshot) []rules.Sample {
 		}
 		labels := []string{r.ModelName, r.Engine}
 		for _, c := range engineCounters {
-			if v := r.Value(c); !math.IsNaN(v) {
+			if v := r.Value(c); !math.IsNaN(v) && reads(counterName(c)) {
 				samples = append(samples, rules.Sample{Name: counterName(c), LabelNames: rankLabels, LabelValues: labels, Value: v})
 			}
 		}
 		for _, h := range engineHistograms {
-			if histogram := r.Histogram(h.signal); histogram != nil {
-				samples = rules.AppendHistogram(samples, enginePrefix+h.signal.String()+h.unit, rankLabels, labels,
+			name := enginePrefix + h.signal.String() + h.unit
+			if histogram := r.Histogram(h.signal); histogram != nil && slices.ContainsFunc(histogramParts, func(part string) bool { return reads(name + part) }) {
+				samples = rules.AppendHistogram(samples, name, rankLabels, labels,
 					histogram.Bounds, histogram.Counts, histogram.Sum, histogram.Count)
 			}
 		}
@@ -162,7 +160,7 @@ func EngineSeries() []string {
 		names = append(names, counterName(c))
 	}
 	for _, h := range engineHistograms {
-		for _, part := range []string{"_bucket", "_bound", "_sum", "_count"} {
+		for _, part := range histogramParts {
 			names = append(names, enginePrefix+h.signal.String()+h.unit+part)
 		}
 	}

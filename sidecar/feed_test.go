@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/rules"
 	"headroom_exporter/sidecar"
@@ -26,6 +24,12 @@ type recorder struct {
 	calls   int
 	err     error
 	takes   time.Duration
+	// unread is part of the names that no rule reads.
+	unread string
+}
+
+func (r *recorder) Reads(name string) bool {
+	return !strings.Contains(name, r.unread) || r.unread == ""
 }
 
 func (r *recorder) Append(at time.Time, samples []rules.Sample) error {
@@ -48,20 +52,21 @@ func (r *recorder) series() []string {
 	return lines
 }
 
-func exposed() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "headroom_load_ratio"}, []string{"constraint"})
-	gauge.WithLabelValues("queue").Set(0.25)
-	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "headroom_gpu_energy_joules_total"})
-	counter.Add(7)
-	r.MustRegister(gauge, counter)
-	return r
+func exposed(_ *sidecar.Snapshot, reads func(string) bool, add func(string, []string, []string, float64)) {
+	for _, sample := range []rules.Sample{
+		{Name: "headroom_load_ratio", LabelNames: []string{"constraint"}, LabelValues: []string{"queue"}, Value: 0.25},
+		{Name: "headroom_gpu_energy_joules_total", Value: 7},
+	} {
+		if reads(sample.Name) {
+			add(sample.Name, sample.LabelNames, sample.LabelValues, sample.Value)
+		}
+	}
 }
 
 func TestFeedGivesWhatIsExposedAndTheEnginesOwnNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{}
-		feed := sidecar.NewFeed(rec, exposed(), slog.New(slog.DiscardHandler))
+		feed := sidecar.NewFeed(rec, exposed, slog.New(slog.DiscardHandler))
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
 		s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) { c.Published = feed.Offer })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -94,6 +99,15 @@ func TestFeedGivesWhatIsExposedAndTheEnginesOwnNumbers(t *testing.T) {
 			}
 		}
 
+		// What no rule reads is not made.
+		rec.unread = "token"
+		run(s, 1, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		synctest.Wait()
+		if all := strings.Join(rec.series(), "\n"); strings.Contains(all, "token") || !strings.Contains(all, "headroom_engine_prefill_time_seconds_sum") {
+			t.Errorf("no rule reads tokens, and the rules get\n%s", all)
+		}
+		rec.unread = ""
+
 		// Nothing of an engine that is gone; what is exposed goes on.
 		f.down = true
 		run(s, 5, nil)
@@ -108,7 +122,7 @@ func TestFeedGivesWhatIsExposedAndTheEnginesOwnNumbers(t *testing.T) {
 func TestFeedNeverHoldsUpTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{takes: 10 * time.Second}
-		feed := sidecar.NewFeed(rec, exposed(), slog.New(slog.DiscardHandler))
+		feed := sidecar.NewFeed(rec, exposed, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go feed.Run(ctx)
@@ -131,7 +145,7 @@ func TestFeedSaysOnceThatTheRulesMissSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		rec := &recorder{err: errors.New("no space left on device")}
-		feed := sidecar.NewFeed(rec, exposed(), slog.New(slog.NewTextHandler(&log, nil)))
+		feed := sidecar.NewFeed(rec, exposed, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go feed.Run(ctx)

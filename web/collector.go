@@ -136,3 +136,22 @@ func MetricNames() []string {
 	}
 	return names
 }
+
+// Each calls add for every sample that /metrics shows of a snapshot under a
+// name that reads accepts, without going through a registry.
+func Each(s *sidecar.Snapshot, reads func(name string) bool, add func(name string, labelNames, labelValues []string, value float64)) {
+	v := view{snapshot: s, now: s.At}
+	for _, g := range groups {
+		for _, f := range g.families {
+			if !reads(f.name) {
+				continue
+			}
+			f.read(v, func(value float64, labelValues ...string) {
+				if !math.IsNaN(value) {
+					add(f.name, f.labels, labelValues, value)
+				}
+			})
+		}
+	}
+	gpu.Each(&s.GPU, reads, add)
+}

@@ -25,10 +25,9 @@ const maxMetricsRequests = 40
 type Config struct {
 	// Source of the snapshots; required.
 	Source sidecar.Source
-	// Registry gets the snapshot's metrics; required.
+	// Registry is what TelemetryPath serves; required. New adds the snapshot's
+	// metrics to what the caller has registered.
 	Registry *prometheus.Registry
-	// Gatherer is what TelemetryPath serves; Registry when nil.
-	Gatherer prometheus.Gatherer
 	// Reload is called for a POST to /-/reload; nil when there is nothing to reload.
 	Reload func() error
 	// Version of the exporter, for people to read.
@@ -61,9 +60,6 @@ func (c *Config) validate() error {
 		return errors.New("web: Logger is missing")
 	case c.Interval <= 0:
 		return errors.New("web: Interval must be above 0")
-	}
-	if c.Gatherer == nil {
-		c.Gatherer = c.Registry
 	}
 	if c.TelemetryPath == "" {
 		c.TelemetryPath = "/metrics"
@@ -112,7 +108,7 @@ func New(config Config) (http.Handler, error) {
 		return nil, fmt.Errorf("web: registering the snapshot's metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle(config.TelemetryPath, promhttp.HandlerFor(config.Gatherer, promhttp.HandlerOpts{
+	mux.Handle(config.TelemetryPath, promhttp.HandlerFor(config.Registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(config.Logger.Handler(), slog.LevelError),
 		// One bad series must not hide the others.
 		ErrorHandling:       promhttp.ContinueOnError,

@@ -55,6 +55,21 @@ func Metrics() []Metric {
 	return list
 }
 
+// Each calls add for every sample of a snapshot under a name that reads
+// accepts, without going through a registry.
+func Each(s *Snapshot, reads func(name string) bool, add func(name string, labelNames, labelValues []string, value float64)) {
+	for _, f := range families {
+		if !reads(f.name) {
+			continue
+		}
+		f.read(s, func(value float64, labelValues ...string) {
+			if !math.IsNaN(value) {
+				add(f.name, f.labels, labelValues, value)
+			}
+		})
+	}
+}
+
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range m.descs {
 		ch <- d
