@@ -97,7 +97,7 @@ func (t *traceReader) azure(fields []string) error {
 func (t *traceReader) burstGPT(fields []string) error {
 	at, err := strconv.ParseFloat(fields[0], 64)
 	if err != nil {
-		return fmt.Errorf("Timestamp is %q, want seconds", fields[0])
+		return fmt.Errorf("%s is %q, want seconds", "Timestamp", fields[0])
 	}
 	offset, err := offset(&at, "Timestamp", time.Second)
 	if err != nil {
