@@ -308,7 +308,7 @@ func (p *preflight) vocabulary(ctx context.Context, d Dialect) ([]int, error) {
 }
 
 // textWords are the lengths in words from which the length of texts is learnt.
-var textWords = []int{8, 64, 16, 128}
+var textWords = []int{16, 128, 64, 256}
 
 // text learns how many tokens the engine makes of a text.
 func (p *preflight) text(ctx context.Context, chat bool) error {
@@ -330,6 +330,9 @@ func (p *preflight) text(ctx context.Context, chat bool) error {
 		x, err := p.trial(ctx, p.facts.Dialect, q)
 		if err != nil {
 			return err
+		}
+		if x.Outcome == HTTPError && x.Status == http.StatusBadRequest {
+			continue // longer than the engine's context
 		}
 		tokens := x.PromptTokens
 		if tokens < 0 && !chat {
