@@ -115,30 +115,53 @@ func (p *Profile) lengthChart() template.HTML {
 		d.text(d.left-7, y.at(v)+4, "end", "tick", number(v))
 	}
 	d.upright("output tokens")
-	const parts = 4.0 // of an octave
-	type cell struct{ x, y, class int }
-	counts := map[cell]float64{}
-	var order []cell
+	counts, parts := p.lengthCells()
 	most := 0.0
-	for i := range p.Trace.Records {
-		r := &p.Trace.Records[i]
-		c := cell{int(math.Floor(math.Log2(float64(r.Prompt)) * parts)), int(math.Floor(math.Log2(float64(r.Output)) * parts)), p.ClassOf[i]}
-		if counts[c] == 0 {
-			order = append(order, c)
-		}
-		counts[c]++
-		most = max(most, counts[c])
+	for _, c := range counts {
+		most = max(most, c.n)
 	}
 	// The largest circle is a little wider than its cell.
 	largest := 0.62 * (x.at(math.Exp2(1/parts)) - x.at(1))
 	largest = max(min(largest, 11), 4)
-	for _, c := range order {
+	for _, c := range counts {
 		px, py := math.Exp2((float64(c.x)+0.5)/parts), math.Exp2((float64(c.y)+0.5)/parts)
-		tip := fmt.Sprintf("%s: %.0f requests of about %s prompt and %s output tokens", p.File.Classes[c.class].Name, counts[c], number(px), number(py))
-		d.circle(x.at(px), y.at(py), max(largest*math.Sqrt(counts[c]/most), 1.1), "dot "+colour(c.class), tip)
+		tip := fmt.Sprintf("%s: %.0f requests of about %s prompt and %s output tokens", p.File.Classes[c.class].Name, c.n, number(px), number(py))
+		d.circle(x.at(px), y.at(py), max(largest*math.Sqrt(c.n/most), 1.1), "dot "+colour(c.class), tip)
 	}
 	d.xAxis(logTicks(x.from, x.to), x, number, "prompt tokens")
 	return d.done()
+}
+
+// lengthCell counts the requests of a class in a part of an octave of both lengths.
+type lengthCell struct {
+	x, y, class int
+	n           float64
+}
+
+// maxCircles bounds the size of the page.
+const maxCircles = 1200
+
+// lengthCells returns the cells with requests, and how many parts an octave
+// has: as many as there is room for.
+func (p *Profile) lengthCells() (cells []lengthCell, parts float64) {
+	for parts = 4; ; parts-- {
+		numbers := map[lengthCell]int{}
+		cells = cells[:0]
+		for i := range p.Trace.Records {
+			r := &p.Trace.Records[i]
+			key := lengthCell{int(math.Floor(math.Log2(float64(r.Prompt)) * parts)), int(math.Floor(math.Log2(float64(r.Output)) * parts)), p.ClassOf[i], 0}
+			n, ok := numbers[key]
+			if !ok {
+				n = len(cells)
+				numbers[key] = n
+				cells = append(cells, key)
+			}
+			cells[n].n++
+		}
+		if len(cells) <= maxCircles || parts == 1 {
+			return cells, parts
+		}
+	}
 }
 
 // histogramChart is how the lengths fall into the engine's buckets, one class upon the other.

@@ -104,7 +104,7 @@ func Of(trace *workload.Trace, o Options) (*Profile, error) {
 	for i := range all {
 		all[i] = i
 	}
-	p.File.Trace.Observed, p.Dispersion = p.observe(all, p.Statistics)
+	p.File.Trace.Observed, p.Dispersion = p.observe(all, records, p.Statistics)
 	p.warn()
 	return p, nil
 }
@@ -283,7 +283,7 @@ func (p *Profile) describe(classes []workload.Class) {
 		c.Prompt, c.Output = workload.Lengths{}, workload.Lengths{}
 		c.Weight = float64(len(records)) / float64(len(p.Trace.Records))
 		var d []Dispersion
-		c.Observed, d = p.observe(members[n], s)
+		c.Observed, d = p.observe(members[n], records, s)
 		c.Joint = joint(records, c.Observed.PromptHistogram.Bounds)
 		if hit := c.Observed.PrefixHitRatio; hit != nil && *hit >= 0.01 {
 			c.Prefix = workload.Prefix{Share: *hit, Groups: p.roots(members[n])}
@@ -317,9 +317,8 @@ func (p *Profile) roots(members []int) int {
 	return max(len(roots), 1)
 }
 
-// observe gives what is written down about requests.
-func (p *Profile) observe(members []int, s workload.Statistics) (*workload.Observed, []Dispersion) {
-	records := p.records(members)
+// observe gives what is written down about records, which have the numbers members.
+func (p *Profile) observe(members []int, records []workload.Record, s workload.Statistics) (*workload.Observed, []Dispersion) {
 	bounds := workload.TokenBounds(p.histogramMaxModel)
 	o := &workload.Observed{
 		Requests: len(records), PromptMean: s.Prompt.Mean, OutputMean: s.Output.Mean,
@@ -370,19 +369,29 @@ const apart = 2
 
 // warn notes what whoever uses the classes should know.
 func (p *Profile) warn() {
+	var few, alike []string
 	for i := range p.Classes {
-		if n := p.Classes[i].Requests; n < 100 {
-			p.note(fmt.Sprintf("class %s holds fewer than 100 requests (%d): its lengths and shares are rough", p.File.Classes[i].Name, n))
+		name := p.File.Classes[i].Name
+		if n := p.Classes[i].Requests; n < fewRequests {
+			few = append(few, fmt.Sprintf("%s (%d)", name, n))
 		}
 		for j := range i {
 			a, b := &p.Classes[i], &p.Classes[j]
 			if ratio(a.Prompt.Mean, b.Prompt.Mean) < apart && ratio(a.Output.Mean, b.Output.Mean) < apart {
-				p.note(fmt.Sprintf("classes %s and %s are within a factor of %d in prompt and output length: in live traffic they cannot be told apart by length",
-					p.File.Classes[j].Name, p.File.Classes[i].Name, apart))
+				alike = append(alike, p.File.Classes[j].Name+" and "+name)
 			}
 		}
 	}
+	if few != nil {
+		p.note(fmt.Sprintf("lengths and shares are rough where a class has fewer than %d requests: %s", fewRequests, strings.Join(few, ", ")))
+	}
+	if alike != nil {
+		p.note(fmt.Sprintf("live traffic cannot be told apart by length where classes are within a factor of %d in prompt and output: %s", apart, strings.Join(alike, ", ")))
+	}
 }
+
+// fewRequests leave a relative error of 10 % in a share.
+const fewRequests = 100
 
 // ratio of the larger to the smaller.
 func ratio(a, b float64) float64 { return max(a/b, b/a) }
