@@ -102,7 +102,10 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		return usageError{err}
 	}
 	for _, path := range []string{f.records, f.summary, f.results} {
-		if err := free(path, f.force); err != nil {
+		if path == "" {
+			continue
+		}
+		if err := outputFree(path, f.force); err != nil {
 			return usageError{err}
 		}
 	}
@@ -119,7 +122,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	f.client.BaseURL, f.client.Header, f.client.TLS = api.Base, api.Header, api.TLS
 	facts, err := probe.Preflight(ctx, f.client, f.model, load.chat, load.completions)
 	if err != nil {
-		return fmt.Errorf("before the load: %w", err)
+		return fmt.Errorf("before the load: %v", err) // not %w: an ended context is no success here
 	}
 	if err := load.longest(facts.MaxModelLen); err != nil {
 		return usageError{err}
@@ -141,7 +144,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 
 	report := &probe.Report{
 		Tool: name + " " + version.Version, Started: time.Now(), Engine: api.Base, Model: facts.Model,
-		Seed: load.seed, Dialect: f.client.Dialect, Workload: load.words, Notes: append(facts.Notes, load.notes...),
+		Seed: load.seed, Dialect: f.client.Dialect, Workload: load.words,
 	}
 	runner := &probe.Runner{Client: client}
 	closeReadings, err := f.readings(ctx, runner)
@@ -174,6 +177,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if runner.Records != nil {
 		err = errors.Join(err, runner.Records.Close())
 	}
+	report.Notes = append(facts.Notes, load.notes...)
 	for _, r := range report.Results {
 		if r.Engine != nil && r.Engine.Version != "" {
 			report.Version = r.Engine.Version
@@ -181,7 +185,11 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	}
 	err = errors.Join(err, f.write(report, out))
 	if err != nil {
-		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // an ended context is no success here
+		text := errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // an ended context is no success here
+		if usage := (usageError{}); errors.As(err, &usage) {
+			return usageError{text}
+		}
+		return text
 	}
 	if !report.Usable() {
 		return errors.New("the result must not be used, see the reasons above")
@@ -199,7 +207,7 @@ func (f *probeFlags) points(ctx context.Context, runner *probe.Runner, load *loa
 		}
 		point, err := load.point(p, facts)
 		if err != nil {
-			return err
+			return usageError{err}
 		}
 		shown, done := context.WithCancel(ctx)
 		var group errgroup.Group
@@ -223,40 +231,10 @@ func (f *probeFlags) write(report *probe.Report, out io.Writer) error {
 	err := show(out)
 	for path, write := range map[string]func(io.Writer) error{f.summary: report.WriteMarkdown, f.results: report.WriteJSON} {
 		if path != "" {
-			err = errors.Join(err, writeFile(path, write))
+			err = errors.Join(err, writeOutput(path, f.force, write))
 		}
 	}
 	return err
-}
-
-// writeFile writes a file as a whole or not at all.
-func writeFile(path string, write func(io.Writer) error) error {
-	part := path + ".part"
-	file, err := os.Create(part)
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	err = write(file)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		os.Remove(part)
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return nil
-}
-
-// free tells whether a file may be written.
-func free(path string, force bool) error {
-	if path == "" || force {
-		return nil
-	}
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("%s exists; --force overwrites it", path)
-	}
-	return nil
 }
 
 // readings starts what is read beside the load. The function it returns ends it.

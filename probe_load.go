@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,12 +25,11 @@ type loadFlags struct {
 	burstiness  numbers
 	ramp        string
 
-	traceFile   string
-	traceFormat string
-	traceSpeed  float64
-	tracePeak   float64
-	traceExact  bool
-	traceForce  bool
+	trace      *traceFlags
+	traceFile  string
+	traceSpeed float64
+	tracePeak  float64
+	traceExact bool
 
 	slo         []string
 	requests    int
@@ -53,15 +52,10 @@ func (f *loadFlags) add(c *kingpin.CmdClause) {
 	c.Flag("burstiness", "Shape of gamma arrivals: their squared coefficient of variation is 1/burstiness, so that below 1 is burstier than Poisson. Several with --matrix.").SetValue(&f.burstiness)
 	c.Flag("ramp", "How the open loop reaches its rate: "+workload.RampSyntax+".").StringVar(&f.ramp)
 	c.Flag("trace.file", "Replay recorded traffic.").ExistingFileVar(&f.traceFile)
-	var formats []string
-	for _, known := range workload.Formats {
-		formats = append(formats, string(known))
-	}
-	c.Flag("trace.format", "Format of the trace, which is never guessed: "+strings.Join(formats, ", ")+".").EnumVar(&f.traceFormat, formats...)
+	f.trace = addTraceFlags(c)
 	c.Flag("trace.speed", "Play the trace faster (above 1) or slower.").Default("1").Float64Var(&f.traceSpeed)
 	c.Flag("trace.peak-factor", "Multiply the trace's rate at every time and keep its shape.").Default("1").Float64Var(&f.tracePeak)
 	c.Flag("trace.keep-grid", "Keep timestamps that lie on a coarse grid instead of spreading them over its slots.").BoolVar(&f.traceExact)
-	c.Flag("trace.force", "Take a trace whose times look like those of another unit.").BoolVar(&f.traceForce)
 	c.Flag("slo", "Bound that a point must keep, METRIC:pPERCENTILE:BOUND such as ttft:p99:800ms; metrics: "+strings.Join(workload.SLOMetrics, ", ")+". May be repeated.").StringsVar(&f.slo)
 	c.Flag("requests", "Requests that count at each point; 0 is no bound.").Default("0").IntVar(&f.requests)
 	c.Flag("duration", "How long each point is measured, after its warm-up; 60s unless --requests or a trace ends it.").Default("0s").DurationVar(&f.duration)
@@ -89,13 +83,15 @@ type load struct {
 	content uint64
 	classes []workload.Class
 	// fill tells that the class longest is still to be made.
-	fill   bool
-	trace  *workload.Trace
-	ramp   workload.Ramp
-	slo    []workload.SLO
-	points []plannedPoint
-	words  string
-	notes  []string
+	fill  bool
+	trace *workload.Trace
+	// traceSum is the SHA-256 of its file.
+	traceSum string
+	ramp     workload.Ramp
+	slo      []workload.SLO
+	points   []plannedPoint
+	words    string
+	notes    []string
 
 	chat, completions bool
 }
@@ -193,19 +189,9 @@ func (l *load) readTrace() error {
 	if f.traceFile == "" {
 		return nil
 	}
-	if f.traceFormat == "" {
-		return errors.New("--trace.file needs --trace.format")
-	}
-	in, err := os.Open(f.traceFile)
-	if err != nil {
-		return fmt.Errorf("--trace.file: %w", err)
-	}
-	defer in.Close()
-	l.trace, err = workload.ReadTrace(in, workload.ReadOptions{Format: workload.Format(f.traceFormat), Force: f.traceForce})
-	if err != nil {
-		return fmt.Errorf("--trace.file %s: %w", f.traceFile, err)
-	}
-	return nil
+	var err error
+	l.trace, l.traceSum, err = f.trace.read(f.traceFile)
+	return err
 }
 
 // plan makes the list of points.
@@ -214,7 +200,7 @@ func (l *load) plan() error {
 	l.words = f.arrivals
 	switch {
 	case l.trace != nil:
-		l.words = fmt.Sprintf("trace %s (%s, %d requests)", f.traceFile, f.traceFormat, len(l.trace.Records))
+		l.words = fmt.Sprintf("trace %s (%s, %d requests, SHA-256 %s)", filepath.Base(f.traceFile), f.trace.format, len(l.trace.Records), l.traceSum)
 		l.points = []plannedPoint{{name: "trace", classes: l.classes}}
 		return nil
 	case len(f.concurrency) > 0:
@@ -325,7 +311,7 @@ func (l *load) point(p plannedPoint, facts *probe.Facts) (probe.Point, error) {
 	if l.trace != nil {
 		replay := workload.Replay{
 			Trace: l.trace, Classes: p.classes, Speed: f.traceSpeed, PeakFactor: f.tracePeak,
-			Seed: l.seed, ContentSeed: content, CacheSalt: salt,
+			Seed: l.seed, ContentSeed: content, CacheSalt: salt, MaxModelLen: facts.MaxModelLen,
 		}
 		if !f.traceExact {
 			replay.Grid = l.trace.Grid()
@@ -341,10 +327,17 @@ func (l *load) point(p plannedPoint, facts *probe.Facts) (probe.Point, error) {
 	if out.Duration == 0 && out.Requests == 0 {
 		out.Duration = defaultDuration
 	}
-	plan := workload.Plan{Classes: p.classes, Seed: l.seed, ContentSeed: content, CacheSalt: salt}
+	plan := workload.Plan{Classes: p.classes, Seed: l.seed, ContentSeed: content, CacheSalt: salt, MaxModelLen: facts.MaxModelLen}
 	if p.concurrency == 0 {
 		plan.Arrivals = &workload.Arrivals{Process: workload.Process(f.arrivals), Rate: p.rate, Burstiness: p.burstiness, Ramp: l.ramp}
 	}
-	out.Source, err = plan.Source()
-	return out, err
+	if out.Source, err = plan.Source(); err != nil {
+		return out, err
+	}
+	for _, note := range plan.Notes() {
+		if !slices.Contains(l.notes, note) {
+			l.notes = append(l.notes, note)
+		}
+	}
+	return out, nil
 }

@@ -169,7 +169,7 @@ func TestProbeStatus(t *testing.T) {
 		{"half a request", []string{"--concurrency=1.5"}, exitUsage, "no number of requests"},
 		{"gamma without shape", []string{"--rate=1", "--arrivals=gamma"}, exitUsage, "needed together"},
 		{"a bad bound", []string{"--rate=1", "--slo=speed:p99:1s"}, exitUsage, "no metric"},
-		{"a trace without format", []string{"--trace.file=go.mod"}, exitUsage, "--trace.format"},
+		{"a trace without format", []string{"--trace.file=go.mod"}, exitUsage, "give its --trace.format"},
 		{"a class that is none", []string{"--rate=1", "--class=x:prompt=0"}, exitUsage, "--class"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestProbeStatus(t *testing.T) {
 // TestProbeMatrix: classes alone, times rates, times burstiness.
 func TestProbeMatrix(t *testing.T) {
 	f := loadFlags{
-		classes: []string{"chat", "rag"}, rates: numbers{1, 2}, burstiness: numbers{0.25, 1}, arrivals: "gamma", matrix: true,
+		trace: &traceFlags{}, classes: []string{"chat", "rag"}, rates: numbers{1, 2}, burstiness: numbers{0.25, 1}, arrivals: "gamma", matrix: true,
 	}
 	l, err := f.resolve()
 	if err != nil {
