@@ -53,7 +53,7 @@ e2e: packages e2e/bin/promtool ## The product as processes, beside promtool, a b
 e2e-vllm: ## Scenarios against a real vLLM (E2E_VLLM_DIR, E2E_VLLM_SERVE)
 	cd e2e && $(GO) test -count=1 -timeout=45m -v -run '^TestVLLM' . -args -vllm.report='$(abspath bin/vllm-report.md)'
 
-bench: ## Go benchmarks, then the cost of the process while it polls
+bench: e2e/bin/prometheus ## Go benchmarks, then the cost of the process, alone and beside a Prometheus server
 	$(GO) test -run='^$$' -bench=. -benchmem ./...
 	cd e2e && $(GO) run ./bench
 
@@ -78,6 +78,11 @@ packages:
 
 e2e/bin/promtool: e2e/tools/promtool/go.mod e2e/tools/promtool/go.sum
 	cd e2e/tools/promtool && $(GO) build -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
+	@touch $@
+
+# What the product is measured beside; only make bench builds it.
+e2e/bin/prometheus: e2e/tools/prometheus/go.mod e2e/tools/prometheus/go.sum
+	cd e2e/tools/prometheus && $(GO) build -tags remove_all_sd,netgo -ldflags '-s -w' -o ../../bin/prometheus github.com/prometheus/prometheus/cmd/prometheus
 	@touch $@
 
 e2e/bin/staticcheck: e2e/tools/staticcheck/go.mod e2e/tools/staticcheck/go.sum

@@ -50,7 +50,7 @@ func measure(ctx context.Context, binary string, p *page, warmUp, duration time.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var log bytes.Buffer
-	exporter := exec.CommandContext(ctx, binary, "serve", "--engine.url="+engine.URL, "--web.listen-address="+address)
+	exporter := exec.CommandContext(ctx, binary, "serve", "--no-rules.shipped", "--engine.url="+engine.URL, "--web.listen-address="+address)
 	exporter.Stderr = &log
 	exporter.WaitDelay = time.Second
 	if err := exporter.Start(); err != nil {
