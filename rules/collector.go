@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	promrules "github.com/prometheus/prometheus/rules"
 )
@@ -66,7 +67,7 @@ func (e *Evaluator) collectRecorded(ch chan<- prometheus.Metric) {
 		var name string
 		var labelNames, labelValues []string
 		out.labels.Range(func(l labels.Label) {
-			if l.Name == labels.MetricName {
+			if l.Name == model.MetricNameLabel {
 				name = l.Value
 				return
 			}

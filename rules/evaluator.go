@@ -301,8 +301,8 @@ func (e *Evaluator) forget(set *ruleSet) {
 func (e *Evaluator) Recorded() []Recorded {
 	var all []Recorded
 	for _, out := range e.outputs.current(time.Now()) {
-		r := Recorded{Name: out.labels.Get(labels.MetricName), Labels: out.labels.Map(), Value: out.value}
-		delete(r.Labels, labels.MetricName)
+		r := Recorded{Name: out.labels.Get(model.MetricNameLabel), Labels: out.labels.Map(), Value: out.value}
+		delete(r.Labels, model.MetricNameLabel)
 		all = append(all, r)
 	}
 	return all

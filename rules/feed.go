@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 )
@@ -155,7 +156,7 @@ func (f *feed) lookUp(s *Sample) *fed {
 	f.names.Store(s.Name, nil)
 	known := &fed{name: s.Name, names: slices.Clone(s.LabelNames), values: slices.Clone(s.LabelValues)}
 	b := labels.NewScratchBuilder(len(s.LabelNames) + 1)
-	b.Add(labels.MetricName, s.Name)
+	b.Add(model.MetricNameLabel, s.Name)
 	for i, name := range s.LabelNames {
 		// An empty label is no label.
 		if s.LabelValues[i] != "" {

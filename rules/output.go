@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -69,7 +70,7 @@ func (r *recording) Append(ref storage.SeriesRef, ls labels.Labels, _, t int64, 
 	if h != nil || fh != nil {
 		return 0, errNative
 	}
-	if name := ls.Get(labels.MetricName); r.feeds(name) {
+	if name := ls.Get(model.MetricNameLabel); r.feeds(name) {
 		return 0, fmt.Errorf("%s is a metric of the exporter itself", name)
 	}
 	r.points = append(r.points, point{&series{labels: ls}, t, v})

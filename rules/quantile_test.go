@@ -204,5 +204,5 @@ func TestIntervalHoldsQuantile(t *testing.T) {
 	if finite < len(got)/4 {
 		t.Errorf("only %d of %d intervals say anything on both sides", finite, len(got))
 	}
-	t.Log(fmt.Sprintf("held the distribution's quantile in %.2f %%; %d of %d intervals have two informative ends", 100*share, finite, len(got)))
+	t.Logf("held the distribution's quantile in %.2f %%; %d of %d intervals have two informative ends", 100*share, finite, len(got))
 }

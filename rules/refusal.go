@@ -126,7 +126,7 @@ func refuseExpr(expr parser.Expr) error {
 				if !names.IsValidLabelName(m.Name) {
 					refuse("selects by %q, which is no classic label name", m.Name)
 				}
-				if m.Name == labels.MetricName && m.Type == labels.MatchEqual && !names.IsValidMetricName(m.Value) {
+				if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual && !names.IsValidMetricName(m.Value) {
 					refuse("selects %q, which is no classic metric name", m.Value)
 				}
 			}

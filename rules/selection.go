@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 )
 
@@ -25,7 +26,7 @@ func newSelection(selectors [][]*labels.Matcher) *selection {
 
 func metricName(matchers []*labels.Matcher) string {
 	for _, m := range matchers {
-		if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 			return m.Value
 		}
 	}
@@ -34,7 +35,7 @@ func metricName(matchers []*labels.Matcher) string {
 
 // selects tells whether some rule reads the series.
 func (s *selection) selects(ls labels.Labels) bool {
-	return anyMatches(s.byName[ls.Get(labels.MetricName)], ls) || anyMatches(s.anyName, ls)
+	return anyMatches(s.byName[ls.Get(model.MetricNameLabel)], ls) || anyMatches(s.anyName, ls)
 }
 
 // mayRead tells whether some rule may read a series of a name.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
@@ -299,7 +300,7 @@ func copySamples(ctx context.Context, from, to backend, mint, maxt int64) error 
 	}
 	defer q.Close()
 	app := to.AppenderV2(ctx)
-	all := q.Select(ctx, false, nil, labels.MustNewMatcher(labels.MatchNotEqual, labels.MetricName, ""))
+	all := q.Select(ctx, false, nil, labels.MustNewMatcher(labels.MatchNotEqual, model.MetricNameLabel, ""))
 	for all.Next() {
 		ls := all.At().Labels()
 		it := all.At().Iterator(nil)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 )
 
@@ -257,7 +258,7 @@ func (l *layout) rank(set labels.Labels) *rankCells {
 func (l *layout) summandKey(set labels.Labels) string {
 	var b strings.Builder
 	set.Range(func(label labels.Label) {
-		if label.Name == labels.MetricName || label.Name == labels.BucketLabel || slices.Contains(l.table.duplicateLabels, label.Name) {
+		if label.Name == model.MetricNameLabel || label.Name == labels.BucketLabel || slices.Contains(l.table.duplicateLabels, label.Name) {
 			return
 		}
 		b.WriteString(strconv.Quote(label.Name))

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"strconv"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 )
@@ -158,7 +159,7 @@ func (p *pages) place(parser textparse.Parser, written []byte) *series {
 	var set labels.Labels
 	if len(name) == 0 { // the name is quoted, inside the braces
 		parser.Labels(&set)
-		name = []byte(set.Get(labels.MetricName))
+		name = []byte(set.Get(model.MetricNameLabel))
 	}
 	if string(name) == "process_start_time_seconds" && len(name) == len(written) {
 		p.start = s

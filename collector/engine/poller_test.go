@@ -101,11 +101,13 @@ func TestFailures(t *testing.T) {
 			}
 		}, state: StateStale, reason: "encoding"},
 		"sent to another host": {fail: func(e *fakeEngine, _ *Poller) {
-			e.metrics = http.RedirectHandler("http://192.0.2.1/metrics", 302).ServeHTTP
+			e.metrics = http.RedirectHandler("http://192.0.2.1/metrics", http.StatusFound).ServeHTTP
 		}, state: StateStale, reason: "http_302"},
-		"sent in circles": {fail: func(e *fakeEngine, _ *Poller) { e.metrics = http.RedirectHandler("/metrics", 307).ServeHTTP }, state: StateStale, reason: "http_307"},
-		"empty":           {fail: func(e *fakeEngine, _ *Poller) { e.metrics = serve(classic, "") }, state: StateDisabled, reason: "empty_page"},
-		"no families":     {fail: func(e *fakeEngine, _ *Poller) { e.metrics = serve(classic, "http_requests_total 5\n") }, state: StateDisabled, reason: "no_engine_families"},
+		"sent in circles": {fail: func(e *fakeEngine, _ *Poller) {
+			e.metrics = http.RedirectHandler("/metrics", http.StatusTemporaryRedirect).ServeHTTP
+		}, state: StateStale, reason: "http_307"},
+		"empty":       {fail: func(e *fakeEngine, _ *Poller) { e.metrics = serve(classic, "") }, state: StateDisabled, reason: "empty_page"},
+		"no families": {fail: func(e *fakeEngine, _ *Poller) { e.metrics = serve(classic, "http_requests_total 5\n") }, state: StateDisabled, reason: "no_engine_families"},
 		"frozen gauges and no load": {fail: func(e *fakeEngine, _ *Poller) {
 			e.metrics = serve(classic, "vllm:cache_config_info{engine=\"0\",block_size=\"16\"} 1\n")
 		},
