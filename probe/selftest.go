@@ -35,7 +35,9 @@ type SelfTestReport struct {
 	// AllocationsPerEvent and BytesPerEvent at the paced peak.
 	AllocationsPerEvent float64 `json:"allocations_per_event"`
 	BytesPerEvent       float64 `json:"bytes_per_event"`
-	MaxRSS              float64 `json:"max_rss_bytes"`
+	// MaxRSS is the largest resident memory up to RSSStreams streams.
+	MaxRSS     float64 `json:"max_rss_bytes"`
+	RSSStreams int     `json:"max_rss_streams"`
 	// Light is an open loop of 10 requests per second, Half one of half of the paced peak.
 	Light, Half Accuracy
 }
@@ -90,7 +92,6 @@ func SelfTest(ctx context.Context, address string, step time.Duration, say func(
 			return nil, fmt.Errorf("self-test: %s: %w", s.name, err)
 		}
 	}
-	_, t.report.MaxRSS = resources()
 	return t.report, nil
 }
 
@@ -201,8 +202,12 @@ func (t *selfTest) coalesced(ctx context.Context) error {
 	return nil
 }
 
-// pacedTokens is the output of paced requests.
-const pacedTokens = 32
+// pacedTokens is the output of paced requests, rssStreams the number of
+// streams up to which memory is looked at.
+const (
+	pacedTokens = 32
+	rssStreams  = 1400
+)
 
 // paced doubles streams that bring one event every 20 ms until client or
 // server cannot follow.
@@ -218,6 +223,10 @@ func (t *selfTest) paced(ctx context.Context) error {
 			return err
 		}
 		runtime.ReadMemStats(&after)
+		if streams <= rssStreams {
+			_, t.report.MaxRSS = resources()
+			t.report.RSSStreams = streams
+		}
 		events := float64(r.All().Outcomes[OK]) * pacedTokens
 		rate := float64(r.CompletedRate) * pacedTokens
 		if rate > t.report.PacedRate {

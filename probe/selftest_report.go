@@ -14,8 +14,8 @@ func (r *SelfTestReport) WriteText(w io.Writer) error {
 		{"coalesced events/s (32 a write)", perCore(r.CoalescedRate), perCore(r.CoalescedPerCPU), seconds(r.CoalescedCPU)},
 		{fmt.Sprintf("paced events/s (one a read, %d streams)", r.PacedStreams), perCore(r.PacedRate), perCore(r.PacedPerCore), seconds(r.PacedCPU)},
 	}
-	fmt.Fprintf(w, "CPUs that the client may use: %d, first answer after %s, largest memory %.0f MB, %.1f allocations and %.0f bytes an event\n\n",
-		r.CPUs, seconds(r.FirstRequest), r.MaxRSS/1e6, r.AllocationsPerEvent, r.BytesPerEvent)
+	fmt.Fprintf(w, "CPUs that the client may use: %d, first answer after %s, memory %.0f MB with %d streams, %.1f allocations and %.0f bytes an event\n\n",
+		r.CPUs, seconds(r.FirstRequest), r.MaxRSS/1e6, r.RSSStreams, r.AllocationsPerEvent, r.BytesPerEvent)
 	if err := t.writeText(w); err != nil {
 		return err
 	}
