@@ -201,6 +201,28 @@ func TestCaptures(t *testing.T) {
 			engine: "0", state: StateStale, reason: "metrics_incomplete",
 			values: map[Signal]float64{PromptTokensComputed: 143, GenerationTokens: 673},
 		}}},
+		"llamacpp-b11434-idle.prom": {engine: TypeLlamaCpp, state: StateIdle, series: 15, ranks: []rank{{
+			engine: "0", state: StateIdle,
+			values: map[Signal]float64{
+				RequestsRunning: 0, RequestsWaiting: 0, PromptTokens: 0, PromptTokensComputed: 0, GenerationTokens: 0,
+				PrefixCacheQueries: 0, PrefixCacheHits: 0, EngineSteps: 0, SpeculativeDrafts: 0,
+			},
+		}}},
+		// After 106 steps not a token is counted as generated: that comes with a request's end.
+		"llamacpp-b11434-loaded-queued.prom": {engine: TypeLlamaCpp, state: StateOK, series: 15, ranks: []rank{{
+			engine: "0", state: StateOK,
+			values: map[Signal]float64{
+				RequestsRunning: 4, RequestsWaiting: 6, PromptTokens: 336, PromptTokensComputed: 336, GenerationTokens: 0,
+				PrefixCacheQueries: 336, PrefixCacheHits: 0, EngineSteps: 106, SpeculativeDrafts: 0,
+			},
+		}}},
+		"llamacpp-b11434-cached-idle.prom": {engine: TypeLlamaCpp, state: StateIdle, series: 15, ranks: []rank{{
+			engine: "0", state: StateIdle,
+			values: map[Signal]float64{ // 747 computed and 93 found
+				RequestsRunning: 0, RequestsWaiting: 0, PromptTokens: 840, PromptTokensComputed: 747, GenerationTokens: 862,
+				PrefixCacheQueries: 840, PrefixCacheHits: 93, EngineSteps: 252, SpeculativeDrafts: 0,
+			},
+		}}},
 		"tgi-2.x-partial.prom": {engine: TypeTGI, state: StateIdle, series: 264, ranks: []rank{{
 			engine: "0", state: StateIdle,
 			values: map[Signal]float64{

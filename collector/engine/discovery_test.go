@@ -99,6 +99,16 @@ func TestLimitSources(t *testing.T) {
 			paths:     map[string]string{"/server_info": `{"max_running_requests":200,"tp_size":2,"chunked_prefill_size":8192}`},
 			sequences: Limit{200, "server_info"}, tokens: unknownLimit(),
 		},
+		"llama.cpp's slots": {
+			page:      "llamacpp:requests_processing 1\n",
+			paths:     map[string]string{"/props": `{"default_generation_settings":{"params":{"seed":1},"n_ctx":1024},"total_slots":4,"build_info":"b11434"}`},
+			sequences: Limit{4, "server_info"}, tokens: unknownLimit(),
+		},
+		"TGI's batch": {
+			page:      "tgi_batch_current_size 1\n",
+			paths:     map[string]string{"/info": `{"max_batch_size":32,"max_batch_total_tokens":36000}`},
+			sequences: Limit{32, "server_info"}, tokens: unknownLimit(),
+		},
 		"SGLang's command line": {
 			page: "sglang:num_running_reqs{model_name=\"m\"} 1\n",
 			change: func(c *Config) {
