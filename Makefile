@@ -14,7 +14,9 @@ BRANCH   ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
 DATE     ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 
 version_pkg := github.com/prometheus/common/version
-LDFLAGS := -s -w \
+# NVML's symbols are known only once its library is opened: the linker must not
+# have them bound when the program starts, whatever a distribution's flags say.
+LDFLAGS := -s -w -extldflags=-Wl,-z,lazy \
 	-X $(version_pkg).Version=$(VERSION) \
 	-X $(version_pkg).Revision=$(REVISION) \
 	-X $(version_pkg).Branch=$(BRANCH) \
@@ -26,12 +28,12 @@ TESTFLAGS ?=
 
 BINARY := bin/headroom_exporter
 
-.PHONY: all build demo test unit e2e e2e-vllm bench generate format lint vet packages clean help
+.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench generate format lint vet packages clean help
 
 all: build
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/headroom_exporter
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BINARY) .
@@ -39,7 +41,7 @@ build: ## bin/headroom_exporter
 demo: build ## A simulated replica with its headroom; Ctrl-C ends it
 	$(BINARY) demo
 
-test: format vet unit e2e ## Everything that must hold before a commit
+test: format vet unit e2e e2e-deploy ## Everything that must hold before a commit
 
 unit: packages ## Tests of the main module, with the race detector
 	$(GO) test -race $(TESTFLAGS) ./...
@@ -47,6 +49,9 @@ unit: packages ## Tests of the main module, with the race detector
 # The tests mostly wait, so more of them run at once than there are cores.
 e2e: packages e2e/bin/promtool ## The product as processes, beside promtool, a browser and an OpenAI client
 	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=6 $(TESTFLAGS) ./...
+
+e2e-deploy: packages e2e/bin/promtool ## The image built, and the examples in deploy/ read by what reads them
+	cd e2e/deploy && $(GO) test -count=1 -timeout=10m $(TESTFLAGS) .
 
 # E2E_VLLM_DIR is a folder that holds a vLLM; E2E_VLLM_SERVE is the command that
 # serves it, see CONTRIBUTING.md. Without them the test says so and is skipped.
@@ -67,10 +72,12 @@ format:
 vet:
 	$(GO) vet ./...
 	cd e2e && $(GO) vet ./...
+	cd e2e/deploy && $(GO) vet .
 
 lint: format vet e2e/bin/staticcheck ## gofmt, go vet and staticcheck
 	e2e/bin/staticcheck ./...
 	cd e2e && bin/staticcheck ./...
+	cd e2e/deploy && ../bin/staticcheck .
 
 # What the tests need besides Go. Installed where it is absent and can be.
 packages:

@@ -1,4 +1,0 @@
-package deploy
-import (
- _ "github.com/moby/buildkit/frontend/dockerfile/dockerfile2llb"
-)

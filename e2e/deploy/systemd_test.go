@@ -1,0 +1,41 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// systemd reads the unit without a complaint, its program put where the unit
+// looks for it.
+func TestSystemdUnit(t *testing.T) {
+	unit := string(read(t, "deploy/systemd/headroom_exporter.service"))
+	const program = "/usr/bin/headroom_exporter"
+	var args []string
+	for line := range strings.Lines(unit) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart="+program+" "); ok {
+			args = append(args, strings.Fields(command)...)
+		}
+	}
+	if len(args) == 0 {
+		t.Fatal("the unit starts no exporter with flags")
+	}
+	checkFlags(t, args)
+
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed; it comes with systemd")
+	}
+	path := filepath.Join(t.TempDir(), "headroom_exporter.service")
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(unit, program, product)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Complaints leave the exit status at 0; other units of the machine may
+	// have some as well.
+	output, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
+	if err != nil || strings.Contains(string(output), "headroom_exporter") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, output)
+	}
+}
