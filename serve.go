@@ -55,6 +55,7 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("web.telemetry-path", "Path under which metrics are exposed.").Default("/metrics").StringVar(&f.telemetryPath)
 	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
 	c.Flag("engine.type", "Kind of engine: auto, "+strings.Join(engine.TypeNames(), ", ")+".").Default("auto").EnumVar(&f.engineType, append([]string{"auto"}, engine.TypeNames()...)...)
+	c.Flag("engine.replica-id", "Keep only this replica of a page that shows several, as a Ray node's does.").StringVar(&f.engine.ReplicaID)
 	c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").DurationVar(&f.engine.Interval)
 	c.Flag("engine.timeout", "Time after which a reading is given up; 80 % of the interval when 0.").Default("0s").DurationVar(&f.engine.Timeout)
 	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine, read anew for every request.").StringVar(&f.engine.BearerTokenFile)

@@ -35,6 +35,7 @@ func TestLoadRatios(t *testing.T) {
 			[4]float64{300.0 / 256, 1.1, 700.0 / 2048, 10}},
 		{"1 % preempted is normal", func(o *capacity.Operation) { o.Preemptions = 10 }, [4]float64{0.5, 0.5, 528.0 / 2048, 0.5}},
 		{"more than 1 % preempted is full", func(o *capacity.Operation) { o.Preemptions = 11 }, [4]float64{0.5, 1, 528.0 / 2048, 0.5}},
+		{"preempted, but all work is done", func(o *capacity.Operation) { o.Preemptions, o.RequestsRunning = 50, 0 }, [4]float64{0, 0.5, 400.0 / 2048, 0.5}},
 		{"preempted while none finished is full", func(o *capacity.Operation) { o.Preemptions, o.RequestsFinished = 1, 0 }, [4]float64{0.5, 1, 528.0 / 2048, 0.5}},
 		{"preempting does not lower a ratio above 1", func(o *capacity.Operation) { o.Preemptions, o.TokenSlotUsage = 50, 0.99 }, [4]float64{0.5, 1.1, 528.0 / 2048, 0.5}},
 		{"preempting with KV usage unknown is full", func(o *capacity.Operation) { o.Preemptions, o.TokenSlotUsage = 50, nan }, [4]float64{0.5, 1, 528.0 / 2048, 0.5}},

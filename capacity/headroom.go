@@ -40,14 +40,14 @@ type Operation struct {
 //
 //	sequence_slots = running / max_num_seqs
 //	token_slots    = mean KV usage / 0.90; at least 1 once more than 1 % of
-//	                 the finished requests were preempted
+//	                 the finished requests were preempted and while work runs
 //	token_budget   = (computed prompt tokens/s * inter-token latency + running) / max_num_batched_tokens
 //	queue          = backlog / (TTFT SLO - mean prefill time)
 func (o Operation) LoadRatios() LoadRatios {
 	r := UnknownLoadRatios()
 	r[SequenceSlots] = ratio(o.RequestsRunning, o.SequenceSlots)
 	r[TokenSlots] = o.TokenSlotUsage / UsableTokenSlots
-	if o.Preemptions > 0 && o.Preemptions > PreemptionLimit*o.RequestsFinished && !(r[TokenSlots] >= 1) {
+	if o.RequestsRunning > 0 && o.Preemptions > 0 && o.Preemptions > PreemptionLimit*o.RequestsFinished && !(r[TokenSlots] >= 1) {
 		r[TokenSlots] = 1
 	}
 	promptTokensPerStep := o.ComputedPromptTokens * o.InterTokenLatency

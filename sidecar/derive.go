@@ -101,7 +101,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 		QueueBudget:          capacity.QueueBudget(s.config.SLO.TimeToFirstToken.Seconds(), rep.Latencies.PrefillTime),
 	}.LoadRatios()
 	rep.Bandwidth = s.bandwidth(&rep, memory, stock, recent)
-	rep.Reasons = append(rep.Reasons, missing(&rep, er)...)
+	rep.Reasons = append(rep.Reasons, missing(&rep, er, s.givesTokenSlots())...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
 		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
 	}
@@ -109,8 +109,9 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	rep.Reasons = append(rep.Reasons, s.config.SLO.unmeasurable(er)...)
 
 	rep.Binding = r.binding.Update(rep.LoadRatios)
-	// Without both stocks a comfortable number would rest on what happens to be known.
-	if math.IsNaN(rep.LoadRatios[capacity.SequenceSlots]) || math.IsNaN(rep.LoadRatios[capacity.TokenSlots]) {
+	// Without both stocks a comfortable number would rest on what happens to be
+	// known. An engine that can never tell its KV cache is judged by the rest.
+	if math.IsNaN(rep.LoadRatios[capacity.SequenceSlots]) || math.IsNaN(rep.LoadRatios[capacity.TokenSlots]) && s.givesTokenSlots() {
 		return rep
 	}
 	rep.LoadRatio, _ = rep.LoadRatios.Max()
@@ -124,6 +125,11 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 		TokenSlots:                capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total),
 	}
 	return rep
+}
+
+// givesTokenSlots tells whether the engine can tell its KV cache usage at all.
+func (s *Sidecar) givesTokenSlots() bool {
+	return s.engineType.Gives(engine.KVCacheUsage.String()) || s.engineType.Gives(engine.KVCacheTokensUsed.String())
 }
 
 // unmeasurable says which promises cannot be measured on a rank, because the
@@ -210,7 +216,7 @@ func (s *Sidecar) memoryBandwidth(gpus gpu.Snapshot, ranks int) memoryBandwidth 
 
 // missing says in words what of a replica is not known or only assumed, and
 // what to do about it.
-func missing(rep *Replica, er *engine.Rank) []string {
+func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
 	reasons := []string{"no capacity curve: the headroom is an upper bound from slots, KV cache, token budget and queue, and what is left per second assumes that load grows in proportion"}
 	lr := rep.LoadRatios
 	if math.IsNaN(rep.RequestsRunning) {
@@ -220,8 +226,10 @@ func missing(rep *Replica, er *engine.Rank) []string {
 	} else if er.SequenceSlots.Source == "default" {
 		reasons = append(reasons, fmt.Sprintf("sequence slots are the engine's documented default (%.0f), not read from it: set --engine.max-num-seqs", er.SequenceSlots.Value))
 	}
-	if math.IsNaN(lr[capacity.TokenSlots]) {
-		reasons = append(reasons, "KV cache usage unknown: the engine exports none")
+	if !givesTokenSlots {
+		reasons = append(reasons, "KV cache usage unknown: this kind of engine never tells it, so the headroom rests on sequence slots and queue alone")
+	} else if math.IsNaN(lr[capacity.TokenSlots]) {
+		reasons = append(reasons, "KV cache usage unknown: the engine exports none, or its size is not known: set --engine.kv-tokens")
 	} else if math.IsNaN(rep.TokenSlots.Total) {
 		reasons = append(reasons, "KV cache size in tokens unknown: set --engine.kv-tokens")
 	} else if er.TokenSlots.Source == "blocks" {

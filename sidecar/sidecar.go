@@ -68,6 +68,7 @@ type Sidecar struct {
 	// Everything below belongs to the loop, but for the ranks' histories,
 	// which historyMutex guards.
 	state        engine.State
+	engineType   engine.Type
 	ranks        map[rankKey]*rank
 	historyMutex sync.RWMutex
 }
@@ -196,6 +197,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 		return []Replica{r}
 	}
 	s.forgetRanks(o.Reading.Ranks)
+	s.engineType = o.Type
 	memory := s.memoryBandwidth(gpus, len(o.Reading.Ranks))
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {

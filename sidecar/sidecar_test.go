@@ -406,6 +406,34 @@ func TestMissingInputsAreNeverNumbers(t *testing.T) {
 	}
 }
 
+// llama.cpp never tells its KV cache: its headroom rests on the rest, and says so.
+func TestEngineThatNeverTellsItsKVCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		page := "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n" +
+			"# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred 0\n" +
+			"# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 5\n"
+		s := newSidecar(t, nil, func(c *engine.Config, _ *sidecar.Config) {
+			c.Type, c.RoundTripper = "llamacpp", onePage(page)
+		})
+		run(s, 2, nil)
+		r := s.Snapshot().Replicas[0]
+		near(t, "headroom", r.HeadroomRatio, 0.75)
+		if !slices.ContainsFunc(r.Reasons, func(s string) bool { return strings.Contains(s, "never tells") }) {
+			t.Errorf("no reason says that the KV cache is never told: %q", r.Reasons)
+		}
+	})
+}
+
+// onePage answers every request with the same metrics page.
+type onePage string
+
+func (p onePage) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/plain; version=0.0.4"}},
+		Body: io.NopCloser(strings.NewReader(string(p))), Request: r,
+	}, nil
+}
+
 func TestRatesNeedTwoReadings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, waiting: 2, kvUsage: 0.36, generated: 1e6, firstTokens: 1e4}}}
