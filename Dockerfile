@@ -11,8 +11,8 @@ ARG REVISION=unknown
 ARG BRANCH=unknown
 ARG DATE=unknown
 RUN --mount=type=cache,target=/go/pkg/mod \
-    --mount=type=cache,target=/root/.cache/go-build \
-    make build VERSION="$VERSION" REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
+    --mount=type=cache,target=/go/build \
+    GOCACHE="${GOCACHE:-/go/build}" make build VERSION="$VERSION" REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
 
 # glibc, CA certificates and time zones; no shell. The NVIDIA container toolkit
 # brings libnvidia-ml.so.1 of the node's driver into it.
