@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Dependencies point one way: a package may import those listed here, of ours.
+var mayImport = map[string][]string{
+	"capacity":               nil,
+	"rules":                  nil,
+	"collector/engine":       nil,
+	"collector/gpu":          nil,
+	"sidecar":                {"capacity", "collector/engine", "collector/gpu", "rules"},
+	"web":                    {"capacity", "collector/engine", "collector/gpu", "sidecar"},
+	"simulator":              {"collector/gpu"},
+	"probe/workload":         nil,
+	"probe/workload/profile": {"probe/workload"},
+	"probe/nullserver":       nil,
+	"probe":                  {"capacity", "collector/engine", "collector/gpu", "probe/nullserver", "probe/workload"},
+}
+
+func TestDependenciesPointOneWay(t *testing.T) {
+	const module = "headroom_exporter"
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		name := strings.TrimPrefix(strings.TrimPrefix(fields[0], module), "/")
+		if name == "" {
+			continue // main wires everything
+		}
+		allowed, known := mayImport[name]
+		if !known {
+			t.Errorf("package %s has no place in the map of the house: say here what it may import", name)
+		}
+		for _, imported := range fields[1:] {
+			if ours, ok := strings.CutPrefix(imported, module); ok && !slices.Contains(allowed, strings.TrimPrefix(ours, "/")) {
+				t.Errorf("%s imports %s", name, imported)
+			}
+		}
+	}
+}
