@@ -28,9 +28,9 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 }
 
 // exactSamples is up to how many samples a Distribution keeps them all.
-const exactSamples = 1 << 16
+const exactSamples = 1 << 14
 
-// Distribution gathers durations in seconds, each with a weight. Up to 65,536
+// Distribution gathers durations in seconds, each with a weight. Up to 16,384
 // samples of weight 1 its percentiles are exact; beyond that they are within
 // 0.05 %, in memory that does not grow.
 type Distribution struct {

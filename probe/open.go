@@ -132,7 +132,10 @@ func (u *run) later(ctx context.Context, slots slots, q workload.Request) {
 		ready, ok := u.clear(ctx, slots, due)
 		phase := u.phaseAt(due)
 		if !ok {
-			u.unsent(&q, due, phase)
+			// An interrupted run has not let this one down.
+			if cause := context.Cause(ctx); cause == nil || cause == errDrained {
+				u.unsent(&q, due, phase)
+			}
 			u.sessions.end(session, u.Client.now())
 			return
 		}

@@ -38,8 +38,9 @@ type SelfTestReport struct {
 	// MaxRSS is the largest resident memory up to RSSStreams streams.
 	MaxRSS     float64 `json:"max_rss_bytes"`
 	RSSStreams int     `json:"max_rss_streams"`
-	// Light is an open loop of 10 requests per second, Half one of half of the paced peak.
-	Light, Half Accuracy
+	// Light is an open loop of 10 requests per second, Steady one of 20,000
+	// events per second, Half one of half of the paced peak.
+	Light, Steady, Half Accuracy
 }
 
 // Accuracy is how far the client's words are from the server's.
@@ -83,6 +84,9 @@ func SelfTest(ctx context.Context, address string, step time.Duration, say func(
 	}{
 		{"short requests", t.short}, {"coalesced events", t.coalesced}, {"paced events", t.paced},
 		{"accuracy at light load", func(ctx context.Context) error { return t.accuracy(ctx, 10, &t.report.Light) }},
+		{"accuracy at 20,000 events/s", func(ctx context.Context) error {
+			return t.accuracy(ctx, min(steadyEvents, t.report.PacedRate)/pacedTokens, &t.report.Steady)
+		}},
 		{"accuracy at half of the peak", func(ctx context.Context) error {
 			return t.accuracy(ctx, t.report.PacedRate/2/pacedTokens, &t.report.Half)
 		}},
@@ -203,10 +207,11 @@ func (t *selfTest) coalesced(ctx context.Context) error {
 }
 
 // pacedTokens is the output of paced requests, rssStreams the number of
-// streams up to which memory is looked at.
+// streams up to which memory is looked at, steadyEvents a rate of events.
 const (
-	pacedTokens = 32
-	rssStreams  = 1400
+	pacedTokens  = 32
+	rssStreams   = 1400
+	steadyEvents = 20_000
 )
 
 // paced doubles streams that bring one event every 20 ms until client or

@@ -23,7 +23,7 @@ func (r *SelfTestReport) WriteText(w io.Writer) error {
 	for _, a := range []struct {
 		name string
 		Accuracy
-	}{{"light", r.Light}, {"half of the paced peak", r.Half}} {
+	}{{"light", r.Light}, {"steady", r.Steady}, {"half of the paced peak", r.Half}} {
 		t = append(t, []string{
 			a.name, perCore(a.EventRate), fmt.Sprintf("%.0f %%", 100*a.CPUShare), seconds(a.LagP50), seconds(a.LagP99),
 			seconds(a.TTFTBiasP50), seconds(a.TTFTBiasP99), seconds(a.TPOTBiasP99), seconds(a.ServerLateP99),

@@ -47,7 +47,7 @@ type eventReader struct {
 // reset begins a new stream; the buffers are kept.
 func (s *eventReader) reset(r io.Reader, clock func() time.Duration) {
 	if s.buf == nil {
-		s.buf = make([]byte, 4<<10)
+		s.buf = make([]byte, 2<<10)
 	}
 	s.r, s.clock = r, clock
 	s.from, s.to, s.reads, s.err = 0, 0, 0, nil
