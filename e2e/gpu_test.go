@@ -252,6 +252,7 @@ func TestGPUScenarios(t *testing.T) {
 				t.Errorf("/api/v1/headroom: %v", err)
 			}
 			s.logs(scenario.log)
+			t.Logf("gpu_error: %v; the log:\n%s", value(says.GPUError), strings.Join(s.stderr.lines(), "\n"))
 			if len(scenario.well) > 0 {
 				g.say(scenario.well...)
 				s.waitForSamples("all is well again", samples{

@@ -61,6 +61,17 @@ func run(ctx context.Context, pageFile string, warmUp, duration, beside time.Dur
 	}
 
 	one := newPage(string(text))
+	if duration > 0 {
+		err = readingAlone(ctx, binary, one, warmUp, duration)
+	}
+	if beside > 0 {
+		err = errors.Join(err, besidePrometheus(ctx, binary, prometheus, dir, one, 3*warmUp, beside))
+	}
+	return err
+}
+
+// readingAlone measures the exporter without rules, and prints what it cost.
+func readingAlone(ctx context.Context, binary string, one *page, warmUp, duration time.Duration) error {
 	pages := []struct {
 		name string
 		page *page
@@ -70,9 +81,6 @@ func run(ctx context.Context, pageFile string, warmUp, duration, beside time.Dur
 	}
 	missed := false
 	fmt.Printf("%-36s %8s %10s %10s %12s %12s %14s %14s\n", "page polled each second", "series", "CPU share", "RSS", "scrape p50", "scrape p99", "bytes/poll", "bytes/scrape")
-	if duration == 0 {
-		pages = nil
-	}
 	for _, p := range pages {
 		m, err := measure(ctx, binary, p.page, warmUp, duration)
 		if err != nil {
@@ -83,11 +91,8 @@ func run(ctx context.Context, pageFile string, warmUp, duration, beside time.Dur
 		missed = missed || m.cpuShare > targetCPUShare || m.rss > targetRSS || m.scrape(0.99) > targetScrapeP99
 	}
 	fmt.Printf("%-36s %8s %9.2f%% %6.1f MiB %12s %12s\n", "target", "", 100*targetCPUShare, float64(targetRSS)/(1<<20), "", targetScrapeP99)
-	if beside > 0 {
-		err = besidePrometheus(ctx, binary, prometheus, dir, one, 3*warmUp, beside)
-	}
 	if missed {
-		err = errors.Join(errors.New("a target of reading alone is missed"), err)
+		return errors.New("a target of reading alone is missed")
 	}
-	return err
+	return nil
 }
