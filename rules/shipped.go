@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+//go:generate go test -count=1 -run TestDocumentation . -update
+
 // shipped are the rule files that are built in.
 //
 //go:embed sidecar/*.yml
