@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,7 +25,7 @@ func addDemo(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comma
 	address := c.Flag("web.listen-address", "Address of the sidecar; a free port is taken when this one is in use.").Default("127.0.0.1:9845").String()
 	engineAddress := c.Flag("engine.listen-address", "Address of the simulated engine; a free port is taken when this one is in use.").Default(simulatedEngineAddress).String()
 	interval := c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").Duration()
-	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU), rules: addRulesFlags(c), simulator: addSimulatorFlags(c, demoLoad)}
+	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU, simulatedGPU+" (the simulated engine's own), "), rules: addRulesFlags(c), simulator: addSimulatorFlags(c, demoLoad)}
 	addSLOFlags(c, &d.slo)
 	return c, func(ctx context.Context, out io.Writer) error {
 		d.address, d.engineAddress, d.interval = *address, *engineAddress, *interval
@@ -53,7 +54,7 @@ func (d *demoFlags) run(ctx context.Context, log *logFlags, out io.Writer) error
 	if err != nil {
 		return err
 	}
-	if err := checkSLO(d.slo); err != nil {
+	if err := errors.Join(checkSLO(d.slo), checkInterval(d.interval)); err != nil {
 		return usageError{err}
 	}
 	s, err := d.simulator.simulation()

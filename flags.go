@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -64,6 +65,34 @@ func (b *byteSize) String() string {
 	return humanize.Bytes(uint64(*b))
 }
 
+// wholeNumber is a flag's value that counts something.
+type wholeNumber int
+
+func (n *wholeNumber) Set(text string) error {
+	v, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || v < 0 {
+		return fmt.Errorf("%q is no whole number of 0 or more", text)
+	}
+	*n = wholeNumber(v)
+	return nil
+}
+
+func (n *wholeNumber) String() string { return strconv.Itoa(int(*n)) }
+
+// count makes a flag take a whole number into an int.
+func count(f *kingpin.FlagClause, into *int) { f.SetValue((*wholeNumber)(into)) }
+
+// minInterval is the shortest time between two readings: the recording rules
+// are evaluated as often, and Prometheus' store refuses more.
+const minInterval = 100 * time.Millisecond
+
+func checkInterval(interval time.Duration) error {
+	if interval < minInterval {
+		return fmt.Errorf("--engine.interval %s: must be at least %s", interval, minInterval)
+	}
+	return nil
+}
+
 // addSLOFlags adds what the service promises.
 func addSLOFlags(c *kingpin.CmdClause, slo *sidecar.SLO) {
 	c.Flag("slo.ttft", "Time to first token that the service promises; the queue may use what prefill leaves of it.").Default("2.5s").DurationVar(&slo.TimeToFirstToken)
@@ -92,9 +121,9 @@ type gpuFlags struct {
 	devices []string
 }
 
-func addGPUFlags(c *kingpin.CmdClause, nvml string) *gpuFlags {
+func addGPUFlags(c *kingpin.CmdClause, nvml, others string) *gpuFlags {
 	f := &gpuFlags{}
-	c.Flag("gpu.nvml", "Read GPUs through NVML: auto, off, or the path of a libnvidia-ml.so.1.").Default(nvml).StringVar(&f.nvml)
+	c.Flag("gpu.nvml", "Read GPUs through NVML: "+others+"auto, off, or the path of a libnvidia-ml.so.1.").Default(nvml).StringVar(&f.nvml)
 	c.Flag("gpu.device", "GPU of the engine, by UUID or index; repeatable; found out when not given.").StringsVar(&f.devices)
 	return f
 }

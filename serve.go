@@ -65,16 +65,16 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&f.engine.TLS.KeyFile)
 	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&f.engine.TLS.ServerName)
 	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&f.engine.TLS.InsecureSkipVerify)
-	c.Flag("engine.max-num-seqs", "Sequence slots of each rank of the engine (its --max-num-seqs); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumSeqs)
-	c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0").IntVar(&f.engine.MaxNumBatchedTokens)
-	c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0").IntVar(&f.engine.KVTokens)
+	count(c.Flag("engine.max-num-seqs", "Sequence slots of each rank of the engine (its --max-num-seqs); found out where possible when 0.").Default("0"), &f.engine.MaxNumSeqs)
+	count(c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0"), &f.engine.MaxNumBatchedTokens)
+	count(c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0"), &f.engine.KVTokens)
 	c.Flag("engine.proc-path", "proc file system in which to look for the engine's command line, when its process namespace is shared.").Default("/proc").StringVar(&f.engine.ProcPath)
 	addSLOFlags(c, &f.slo)
 	c.Flag("model.weight-bytes", "Bytes of weights that one step reads, over all GPUs, for the memory bandwidth model; e.g. 15GiB.").Default("0").SetValue(&f.weightBytes)
 	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
-	c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1").IntVar(&f.gpus)
+	count(c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1"), &f.gpus)
 	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; read from its driver when 0; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
-	f.gpu, f.rules = addGPUFlags(c, gpu.ModeAuto), addRulesFlags(c)
+	f.gpu, f.rules = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c)
 	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
 	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
 	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }
@@ -89,10 +89,10 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if f.engineType != "auto" {
 		f.engine.Type = engine.Type(f.engineType)
 	}
-	if err := f.engine.Validate(); err != nil {
+	if err := errors.Join(checkInterval(f.engine.Interval), checkSLO(f.slo)); err != nil {
 		return usageError{err}
 	}
-	if err := checkSLO(f.slo); err != nil {
+	if err := f.engine.Validate(); err != nil {
 		return usageError{err}
 	}
 	if f.gpus < 1 {

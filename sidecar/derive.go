@@ -65,6 +65,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	}
 	rep.BatchedTokens = er.BatchedTokens
 
+	rep.RateSpan = recent[len(recent)-1].at.Sub(recent[0].at)
 	rep.Rates = Rates{
 		OfferedRequests:      offeredRequests(recent),
 		ServedRequests:       rate(recent, admittedRequests),
@@ -223,6 +224,8 @@ func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
 		reasons = append(reasons, "running requests unknown: the engine exports none")
 	} else if math.IsNaN(lr[capacity.SequenceSlots]) {
 		reasons = append(reasons, "sequence slots unknown: set --engine.max-num-seqs")
+	} else if rep.RequestsRunning > er.SequenceSlots.Value {
+		reasons = append(reasons, fmt.Sprintf("%.0f sequences run where the limit is said to be %.0f (source: %s): the limit is wrong", rep.RequestsRunning, er.SequenceSlots.Value, er.SequenceSlots.Source))
 	} else if er.SequenceSlots.Source == "default" {
 		reasons = append(reasons, fmt.Sprintf("sequence slots are the engine's documented default (%.0f), not read from it: set --engine.max-num-seqs", er.SequenceSlots.Value))
 	}
@@ -251,6 +254,9 @@ func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
 	}
 	if math.IsNaN(lr[capacity.Queue]) {
 		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
+	}
+	if math.IsNaN(lr[capacity.LoRA]) {
+		reasons = append(reasons, "LoRA adapters are not judged: how many run at once is not derived in this version")
 	}
 	if len(rep.Bandwidth) == 0 {
 		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth unless the GPU's driver tells it, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")

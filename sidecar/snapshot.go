@@ -106,8 +106,11 @@ type Replica struct {
 	BatchedTokens            engine.Limit
 	RequestsRunning          float64
 	RequestsWaiting          float64
-	Rates                    Rates
-	Latencies                Latencies
+	// RateSpan is the time over which Rates and Latencies were taken: the last
+	// minute, or less until there is a minute of readings.
+	RateSpan  time.Duration
+	Rates     Rates
+	Latencies Latencies
 	// BacklogSeconds is how long the engine needs to admit what waits.
 	BacklogSeconds float64
 	// Bandwidth has the sources that are known, best first.

@@ -103,6 +103,8 @@ type requestsDocument struct {
 }
 
 type ratesDocument struct {
+	// SpanSeconds is the time over which rates and latencies were taken.
+	SpanSeconds          number `json:"span_seconds"`
 	OfferedRequests      number `json:"offered_requests_per_second"`
 	ServedRequests       number `json:"served_requests_per_second"`
 	PromptTokens         number `json:"prompt_tokens_per_second"`
@@ -234,6 +236,14 @@ func newEngineDocument(s *sidecar.Snapshot, now time.Time) engineDocument {
 	}
 }
 
+// spanSeconds is the time that rates rest on, unknown when there is none.
+func spanSeconds(span time.Duration) number {
+	if span <= 0 {
+		return unknown
+	}
+	return number(span.Seconds())
+}
+
 func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument {
 	d := replicaDocument{
 		ModelName: r.ModelName, Engine: r.Engine,
@@ -248,7 +258,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 		Occupancy:     occupancyDocuments{occupancyDocument{Used: unknown, Total: unknown, Ratio: unknown}, occupancyDocument{Used: unknown, Total: unknown, Ratio: unknown}},
 		TokenBudget:   limitDocument{Tokens: unknown},
 		Requests:      requestsDocument{unknown, unknown},
-		Rates:         ratesDocument{unknown, unknown, unknown, unknown, unknown, unknown, unknown},
+		Rates:         ratesDocument{unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown},
 		Latencies:     latenciesDocument{unknown, unknown, unknown, unknown}, BacklogSeconds: unknown,
 		Summary: summarize(r),
 		Reasons: list(r.Reasons),
@@ -268,6 +278,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 	d.TokenBudget = limitDocument{number(r.BatchedTokens.Value), optional(r.BatchedTokens.Source)}
 	d.Requests = requestsDocument{number(r.RequestsRunning), number(r.RequestsWaiting)}
 	d.Rates = ratesDocument{
+		spanSeconds(r.RateSpan),
 		number(r.Rates.OfferedRequests), number(r.Rates.ServedRequests), number(r.Rates.PromptTokens), number(r.Rates.ComputedPromptTokens),
 		number(r.Rates.GenerationTokens), number(r.Rates.Preemptions), number(r.Rates.Steps),
 	}

@@ -55,6 +55,14 @@ func WriteText(w io.Writer, s *sidecar.Snapshot) error {
 
 const gib = 1 << 30
 
+// over says what rates rest on when it is less than the usual minute.
+func over(span time.Duration) string {
+	if span <= 0 || span >= time.Minute {
+		return ""
+	}
+	return fmt.Sprintf("(rates over %.0f s)", span.Seconds())
+}
+
 func writeReplica(w io.Writer, r *sidecar.Replica) {
 	fmt.Fprintln(w)
 	if r.ModelName != "" || r.Engine != "" {
@@ -95,7 +103,7 @@ func writeNumbers(w io.Writer, r *sidecar.Replica) {
 	row(w, "left", measure(r.Left.RequestsPerSecond, "requests/s"), measure(r.Left.PromptTokensPerSecond, "prompt tok/s"), measure(r.Left.GenerationTokensPerSecond, "generated tok/s"),
 		count(r.Left.SequenceSlots, "sequence slots"), count(r.Left.TokenSlots, "token slots"))
 	row(w, "slots in use", occupancy(r.SequenceSlots, "sequence"), occupancy(r.TokenSlots, "token"))
-	row(w, "requests", count(r.RequestsRunning, "running"), count(r.RequestsWaiting, "waiting"), measure(r.Rates.OfferedRequests, "offered/s"), measure(r.Rates.ServedRequests, "served/s"))
+	row(w, "requests", count(r.RequestsRunning, "running"), count(r.RequestsWaiting, "waiting"), measure(r.Rates.OfferedRequests, "offered/s"), measure(r.Rates.ServedRequests, "served/s"), over(r.RateSpan))
 	row(w, "tokens", measure(r.Rates.ComputedPromptTokens, "computed prompt/s"), measure(r.Rates.GenerationTokens, "generated/s"))
 	row(w, "latency", latency("TTFT", r.Latencies.TimeToFirstToken), latency("ITL", r.Latencies.InterTokenLatency), latency("queue", r.Latencies.QueueTime), latency("backlog", r.BacklogSeconds))
 	for _, bw := range r.Bandwidth {

@@ -32,8 +32,7 @@ func describeState(e *sidecar.EngineStatus, age float64) stateWords {
 	case engine.StateIdle:
 		return stateWords{"The engine is idle: nothing runs, nothing waits.", ""}
 	case engine.StateStale:
-		return stateWords{"The engine answers, but its readings cannot be trusted; " + since + ".",
-			"Look at the engine's log: its engine core may hang, or its metrics page may fail while its health check passes."}
+		return stateWords{"The engine answers, but its readings cannot be trusted; " + since + ".", staleAdvice(e)}
 	case engine.StateDisabled:
 		return stateWords{"The page that was read holds no metrics of an engine.",
 			"Check that the URL is the engine's own and not a router's, and that the engine runs with its metrics on (vLLM: without --disable-log-stats; SGLang: with --enable-metrics)."}
@@ -48,6 +47,21 @@ func describeState(e *sidecar.EngineStatus, age float64) stateWords {
 			"Check that the engine runs and listens at " + e.URL + "; --engine.url sets where it is looked for."}
 	default:
 		return stateWords{"The engine has not been asked yet.", ""}
+	}
+}
+
+// staleAdvice says what to do about readings that cannot be trusted. An
+// error says that itself.
+func staleAdvice(e *sidecar.EngineStatus) string {
+	switch {
+	case e.Error != "":
+		return ""
+	case e.Reason == "gauges_frozen":
+		return "It says that requests run or wait, but none of its counters has moved for 15 s: look at its log, its engine core may hang."
+	case e.Reason == "metrics_incomplete":
+		return "Its page has no usable number of running requests: look at the page itself, and at options that limit its metrics."
+	default:
+		return "Look at the engine's log: its engine core may hang."
 	}
 }
 

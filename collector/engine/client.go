@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -71,6 +72,17 @@ func sameHost(req *http.Request, via []*http.Request) error {
 func (c *client) close() { c.http.CloseIdleConnections() }
 
 // port of the engine's server as written or as the scheme says.
+// local tells whether the engine shares this machine, or at least this pod's
+// network: only then its process can be among those that are seen here.
+func (c *client) local() bool {
+	u, err := url.Parse(c.base)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
 func (c *client) port() string {
 	u, err := url.Parse(c.base)
 	if err != nil {

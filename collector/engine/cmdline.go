@@ -16,8 +16,8 @@ const (
 )
 
 // commandLineOf looks through a proc file system for the process of an
-// engine and returns the limits in its arguments; false when there is none.
-// Of several, the one that serves the port wins.
+// engine that serves a port and returns the limits in its arguments; false
+// when there is none.
 func commandLineOf(procPath string, t *table, port string) (settings, bool) {
 	if t.commandLine == nil {
 		return settings{}, false
@@ -26,8 +26,6 @@ func commandLineOf(procPath string, t *table, port string) (settings, bool) {
 	if err != nil {
 		return settings{}, false
 	}
-	var found settings
-	var candidates int
 	for i, e := range entries {
 		if i == maxProcesses {
 			break
@@ -44,16 +42,12 @@ func commandLineOf(procPath string, t *table, port string) (settings, bool) {
 		if !ok {
 			continue
 		}
+		// On another port it is another engine's, even when it is the only one to be seen.
 		if servesPort(argv, t.defaultPort, port) {
 			return s, true
 		}
-		candidates++
-		found = s
 	}
-	if candidates != 1 { // a lone one on another port, as behind a proxy, is still it
-		return settings{}, false
-	}
-	return found, true
+	return settings{}, false
 }
 
 // splitCommandLine splits /proc/<pid>/cmdline at its zero bytes.

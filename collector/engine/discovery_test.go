@@ -81,6 +81,17 @@ func TestLimitSources(t *testing.T) {
 			},
 			sequences: Limit{256, "default"}, tokens: Limit{2048, "default"},
 		},
+		"the only one, but of another port": {
+			change:    func(c *Config) { c.ProcPath = writeProc(t, "vllm serve a --port 8001 --max-num-seqs 1") },
+			sequences: Limit{256, "default"}, tokens: Limit{2048, "default"},
+		},
+		"cmdline of this machine for an engine on another": {
+			change: func(c *Config) {
+				c.URL = "http://192.0.2.1:8000"
+				c.ProcPath = writeProc(t, "vllm serve a --max-num-seqs 1")
+			},
+			sequences: Limit{256, "default"}, tokens: Limit{2048, "default"},
+		},
 		"configuration file": { // what it sets cannot be seen, so the default is a guess
 			change:    func(c *Config) { c.ProcPath = writeProc(t, "vllm serve m --config /etc/vllm.yaml --max-num-seqs 64") },
 			sequences: Limit{64, "cmdline"}, tokens: unknownLimit(),
@@ -112,7 +123,7 @@ func TestLimitSources(t *testing.T) {
 		"SGLang's command line": {
 			page: "sglang:num_running_reqs{model_name=\"m\"} 1\n",
 			change: func(c *Config) {
-				c.ProcPath = writeProc(t, "python3 -m sglang.launch_server --model-path m --max-running-requests 77")
+				c.ProcPath = writeProc(t, "python3 -m sglang.launch_server --model-path m --port 8000 --max-running-requests 77")
 			},
 			sequences: Limit{77, "cmdline"}, tokens: unknownLimit(),
 		},

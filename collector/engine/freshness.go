@@ -104,7 +104,14 @@ func (m *machine) keeps(f *Failure) bool {
 		return false
 	}
 	m.transient++
-	return m.state != "" && m.state != StateDown && m.transient <= tolerated
+	// What is known stays known for a while; a state that says that nothing is
+	// known gives way at once to what is wrong now.
+	switch m.state {
+	case StateOK, StateIdle, StateAsleep, StateLoading:
+		return m.transient <= tolerated
+	default:
+		return false
+	}
 }
 
 // health is what /health said.

@@ -63,7 +63,7 @@ func (l *locator) learn(page string, f *Failure, now time.Time) bool {
 	case f.gone: // what comes back may be another engine
 		*l = locator{first: l.first, second: l.second}
 		return false
-	case page == l.second && f.json:
+	case page == l.second && f.json && l.found == "": // known to give metrics, it is no queue
 		l.found, l.absent, l.queueUntil = "", false, now.Add(lastRetry)
 		return false
 	case l.found != "":

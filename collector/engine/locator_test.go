@@ -157,3 +157,22 @@ func TestLoadingPage(t *testing.T) {
 		}
 	})
 }
+
+// TestOneJSONAnswerDoesNotBlind: an engine that is known to give metrics on
+// /metrics is asked there again right after something else answered once.
+func TestOneJSONAnswerDoesNotBlind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine(t)
+		p := e.poller(t, nil)
+		e.steady(1, 0)
+		wantState(t, e.poll(t, p), StateOK, "")
+		good := e.metrics
+		e.metrics = serve("application/json", `{"error":"try again"}`)
+		wantState(t, e.poll(t, p), StateStale, "not_metrics")
+		e.metrics = good
+		e.poll(t, p)
+		if o := e.poll(t, p); o.State != StateOK || !o.Fresh {
+			t.Errorf("two polls later the state is %s %q", o.State, o.Reason)
+		}
+	})
+}

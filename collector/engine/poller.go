@@ -205,7 +205,9 @@ func (p *Poller) expected() string {
 
 // complete adds what the page does not say, then the limits of every rank.
 func (p *Poller) complete(ctx context.Context) {
-	p.discovery.look(p.config.ProcPath, p.table, p.client.port())
+	if p.client.local() {
+		p.discovery.look(p.config.ProcPath, p.table, p.client.port())
+	}
 	// The reading waits for the answer, so it may not take long.
 	short, cancel := context.WithTimeout(ctx, p.config.Interval/4)
 	p.discovery.ask(short, p.client, p.table)
@@ -250,8 +252,9 @@ func (p *Poller) observed() Observation {
 
 // failed publishes a poll without a reading.
 func (p *Poller) failed(ctx context.Context, f *Failure) Observation {
-	if f.Reason == "cancelled" && ctx.Err() == context.Canceled {
-		return p.repeat(f)
+	if ctx.Err() == context.Canceled {
+		// The caller's end says nothing of the engine, whatever the request made of it.
+		return p.repeat(&Failure{Reason: "cancelled", Transient: true, Message: "the poll was cancelled", err: f})
 	}
 	failures := maps.Clone(p.stats.Failures)
 	if failures == nil {

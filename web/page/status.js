@@ -187,7 +187,7 @@ function drawGPUs(answer) {
       ["bandwidth, SM active", `${percent(g.memory_bandwidth_ratio)}, ${percent(g.sm_active_ratio)}`],
       ["power", known(g.power_watts) ? `${count(g.power_watts)} of ${count(g.power_limit_watts)} W` : dash],
       ["clock, temperature", `${known(g.sm_clock_hertz) ? `${count(g.sm_clock_hertz / 1e6)} MHz` : dash}, ${known(g.temperature_celsius) ? `${count(g.temperature_celsius)} °C` : dash}`],
-      ["health", g.lost ? `lost: ${words(g.lost)}` : g.recovery_action && g.recovery_action !== "none" ? `needs ${words(g.recovery_action)}` : g.throttled_by.length ? `throttled by ${g.throttled_by.map(words).join(", ")}` : "nothing reported"],
+      ["health", g.lost ? `lost: ${answer.gpu_error || words(g.lost)}` : g.recovery_action && g.recovery_action !== "none" ? `needs ${words(g.recovery_action)}` : g.throttled_by.length ? `throttled by ${g.throttled_by.map(words).join(", ")}` : "nothing reported"],
     ]);
   });
 }
