@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -23,10 +24,14 @@ import (
 // binary of the product, as `make build` leaves it.
 const binary = "../bin/headroom_exporter"
 
+// realtime keeps other processes of the machine from being measured too.
+var realtime = flag.Bool("realtime", false, "run client and server with real-time priority (chrt -f 1), as on an idle machine; takes two cores from everything else")
+
 // limit bounds the whole bench.
 const limit = 10 * time.Minute
 
 func main() {
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -39,10 +44,14 @@ func main() {
 
 // on returns a command that runs on one core with one scheduler thread.
 func on(ctx context.Context, core int, name string, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, name, args...)
+	line := append([]string{name}, args...)
 	if path, err := exec.LookPath("taskset"); err == nil {
-		c = exec.CommandContext(ctx, path, append([]string{"-c", strconv.Itoa(core), name}, args...)...)
+		line = append([]string{path, "-c", strconv.Itoa(core)}, line...)
 	}
+	if *realtime {
+		line = append([]string{"chrt", "-f", "1"}, line...)
+	}
+	c := exec.CommandContext(ctx, line[0], line[1:]...)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1")
 	c.WaitDelay = time.Second
 	return c
