@@ -41,13 +41,13 @@ func (s *session) discover() error {
 		return &failure{reason: c.reason(), detail: fmt.Sprintf("counting GPUs: %s (code %d)", c, int32(c))}
 	}
 	var visible []candidate
-	refused := success
+	refused, asked := success, ""
 	gpus := 0
 	for index := range count {
-		found, c := s.candidates(index)
+		found, call, c := s.candidates(index)
 		if c != success {
 			// A count includes GPUs that this container may not open.
-			refused = c
+			refused, asked = c, call
 			continue
 		}
 		gpus++
@@ -55,13 +55,14 @@ func (s *session) discover() error {
 	}
 	s.status.Visible = gpus
 	if len(visible) == 0 {
+		why := fmt.Sprintf("none of %d GPUs can be opened: %s answered %s (code %d)", count, asked, refused, int32(refused))
 		switch {
 		case count == 0:
 			return &failure{reason: NoDevice, detail: "NVML works and sees no GPU: is one given to this container?"}
 		case refused == gpuIsLost || refused == gpuNotFound || refused == resetRequired:
-			return &failure{reason: DevicesLost, detail: fmt.Sprintf("none of %d GPUs can be opened: %s (code %d)", count, refused, int32(refused))}
+			return &failure{reason: DevicesLost, detail: why}
 		}
-		return &failure{reason: refused.reason(), detail: fmt.Sprintf("none of %d GPUs can be opened: %s (code %d)", count, refused, int32(refused))}
+		return &failure{reason: refused.reason(), detail: why}
 	}
 
 	chosen, how, unseen := choose(visible, s.c.config.Devices, func() []processes { return s.processLists(visible) }, func() map[int]bool {
@@ -107,14 +108,15 @@ func (s *session) discover() error {
 	return nil
 }
 
-// candidates are what can be selected of one GPU: itself, or its MIG instances.
-func (s *session) candidates(index int) ([]candidate, code) {
+// candidates are what can be selected of one GPU: itself, or its MIG instances;
+// else which call refused it, and how.
+func (s *session) candidates(index int) (found []candidate, refused string, c code) {
 	gpu := candidate{index: index, mig: -1, minor: -1}
 	if c := s.call("nvmlDeviceGetHandleByIndex", func() (c code) { gpu.handle, c = s.lib.deviceByIndex(index); return c }); c != success {
-		return nil, c
+		return nil, "nvmlDeviceGetHandleByIndex", c
 	}
 	if c := s.call("nvmlDeviceGetUUID", func() (c code) { gpu.uuid, c = gpu.handle.uuid(); return c }); c != success {
-		return nil, c
+		return nil, "nvmlDeviceGetUUID", c
 	}
 	s.call("nvmlDeviceGetMinorNumber", func() (c code) {
 		minor, c := gpu.handle.minor()
@@ -148,9 +150,9 @@ func (s *session) candidates(index int) ([]candidate, code) {
 		}
 	}
 	if len(instances) > 0 {
-		return instances, success
+		return instances, "", success
 	}
-	return []candidate{gpu}, success
+	return []candidate{gpu}, "", success
 }
 
 func (s *session) processLists(visible []candidate) []processes {
