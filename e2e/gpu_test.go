@@ -61,7 +61,9 @@ type gpuScenario struct {
 	absent  []string
 	// json checks what /api/v1/headroom says; nil when GPUs are read as ever.
 	json func(*gpuSays) error
-	log  string
+	// log is what the log must say; what only the driver's counters and gauges
+	// tell, such as throttling, is not logged.
+	log string
 	// well mends it; empty when nothing has to be mended or nothing can be.
 	well []string
 }
@@ -95,7 +97,7 @@ func gpuScenarios() []gpuScenario {
 		{
 			name: "a required symbol missing", omit: []string{"nvmlDeviceGetUUID"},
 			metrics: samples{nvmlUp("symbol_missing"): 0}, absent: readings,
-			json: gpuError("function_not_found"), log: "symbol_missing",
+			json: gpuError("nvmlDeviceGetUUID answered function_not_found"), log: "symbol_missing",
 		},
 		{
 			name: "GPU lost", then: []string{"0 result 15"},
@@ -135,7 +137,7 @@ func gpuScenarios() []gpuScenario {
 				}
 				return nil
 			},
-			log: "79", well: []string{"0 field.230 0"},
+			log: "xid=79 class=restart_node", well: []string{"0 field.230 0"},
 		},
 		{
 			name: "throttling", then: []string{"0 clocks_event_reasons 204", "0 field.270 2500000000", "0 power_limit_milliwatts 500000"},
@@ -265,6 +267,21 @@ func TestGPUScenarios(t *testing.T) {
 	}
 }
 
+// answerTimes asks for /metrics many times, each answer within the client's
+// 5 s, and notes how long they took.
+func (s *sidecar) answerTimes(when string) {
+	s.t.Helper()
+	const scrapes = 300
+	var took []time.Duration
+	for range scrapes {
+		begun := time.Now()
+		mustGet(s.t, s.url+"/metrics")
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	s.t.Logf("%d answers of /metrics %s: p50 %v, p99 %v, longest %v", scrapes, when, took[scrapes/2], took[scrapes*99/100-1], took[scrapes-1])
+}
+
 // A driver call that never returns costs the GPU readings and nothing else:
 // not an answer, not the headroom, not the end of the process.
 func TestGPUCallHangs(t *testing.T) {
@@ -292,19 +309,12 @@ func TestGPUCallHangs(t *testing.T) {
 			if err := gpuError("has not returned")(says); err != nil {
 				t.Error(err)
 			}
-			const scrapes = 300
-			var took []time.Duration
-			for range scrapes {
-				begun := time.Now()
-				mustGet(t, s.url+"/metrics") // within the client's 5 s, or the test fails
-				took = append(took, time.Since(begun))
-			}
-			slices.Sort(took)
-			t.Logf("%d answers of /metrics during the hang: p50 %v, p99 %v, longest %v", scrapes, took[scrapes/2], took[scrapes*99/100-1], took[scrapes-1])
+			s.answerTimes("during the hang")
+			s.logs("GPU readings dropped")
 
 			g.say(hang + " 0")
 			s.waitForSamples("readings are back", samples{nvmlUp("ok"): 1, gpu("up", ""): 1, gpu("power_watts", ""): 612.345, "headroom_gpu_collect_stuck": 0})
-			s.logs("GPU readings dropped")
+			s.answerTimes("after it")
 			s.logs("the driver call that hung has returned")
 			g.say("0 hang.nvmlDeviceGetTemperature 1")
 			s.waitForSamples("it hangs again", samples{nvmlUp("stuck"): 0})
@@ -383,6 +393,26 @@ func TestBandwidthSaturationSource(t *testing.T) {
 	source("gpm", 0.715/achievable, 1e-4)
 }
 
+// The demo and a single reading take the same GPUs.
+func TestGPUsInDemoAndOnce(t *testing.T) {
+	t.Parallel()
+	g := newFakeGPUs(t, nil)
+	env := []string{"FAKENVML_SCRIPT=" + g.script}
+	demo := start(t, env, "demo", "--web.listen-address="+freeAddress(t), "--engine.listen-address="+freeAddress(t), "--gpu.nvml="+g.library)
+	s := &sidecar{process: demo, url: printedURL(t, demo)}
+	s.waitForSamples("the demo's GPU is the fake's", samples{nvmlUp("ok"): 1, gpu("power_watts", ""): 612.345})
+
+	engine := simulate(t, constantLoad...)
+	once, status := runToEnd(t, env, "serve", "--engine.url="+engine.url, "--gpu.nvml="+g.library, "--once", "--output=json")
+	var says gpuSays
+	if err := json.Unmarshal([]byte(once.stdout.String()), &says); err != nil || status != 0 {
+		t.Fatalf("--once ended with %d and wrote %s: %v", status, once.stdout.tail(2000), err)
+	}
+	if len(says.GPUs) != 1 || says.GPUs[0].PowerWatts == nil || *says.GPUs[0].PowerWatts != 612.345 {
+		t.Errorf("--once tells of the GPUs %+v", says.GPUs)
+	}
+}
+
 // What a reader sees when a GPU is well, when it is throttled and when its
 // driver hangs.
 func TestPageShowsGPUs(t *testing.T) {
@@ -409,6 +439,6 @@ func TestPageShowsGPUs(t *testing.T) {
 	g.say("0 clocks_event_reasons 64")
 	reads("throttling", "throttled by hw thermal", "H100")
 	g.say("0 hang.nvmlDeviceGetPowerUsage 1")
-	reads("a hang", "lost: stuck")
+	reads("a hang", "lost: the driver call nvmlDeviceGetPowerUsage has not returned")
 	p.isClean(s.url)
 }
