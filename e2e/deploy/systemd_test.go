@@ -39,3 +39,18 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, output)
 	}
 }
+
+// What the product relies on: it is started again when it ends well because
+// the GPU's driver was replaced, and nothing hides the GPU. Before systemd 253
+// ProtectClock allows the clock's device alone (systemd issue 18142).
+func TestSystemdUnitKeepsTheGPU(t *testing.T) {
+	unit := string(read(t, "deploy/systemd/headroom_exporter.service"))
+	if !strings.Contains(unit, "\nRestart=always\n") {
+		t.Error("the unit does not start the program again whatever its status")
+	}
+	for _, hides := range []string{"PrivateDevices=", "ProtectClock=", "DeviceAllow=", "DevicePolicy="} {
+		if strings.Contains(unit, "\n"+hides) {
+			t.Errorf("%s hides the GPU", hides)
+		}
+	}
+}
