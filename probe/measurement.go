@@ -69,8 +69,10 @@ type measurement struct {
 	// texts were sent instead of token ids; promptMisses of them were not as long as asked for.
 	texts, promptMisses int
 	longestGap          float64
-	// firstDue, lastDue and lastEnd bound the requests that count.
+	// firstDue, lastDue and lastEnd bound the requests that count, which are due
+	// in number, censored ones too.
 	firstDue, lastDue, lastEnd time.Duration
+	due                        int
 	// ended within the injection, for rates of what was served.
 	windowEnd    time.Duration
 	servedBefore int
@@ -199,13 +201,14 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 }
 
 // unsent takes a request that was due and never sent.
-func (m *measurement) unsent(rec *Record) {
+func (m *measurement) unsent(rec *Record, due time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if rec.Phase != PhaseMeasure {
 		return
 	}
 	m.unsentCount++
+	m.span(due, due)
 	m.countError(string(rec.Outcome) + ": " + rec.Error)
 	m.each(rec, func(g *group) {
 		g.outcomes[rec.Outcome]++
@@ -215,6 +218,7 @@ func (m *measurement) unsent(rec *Record) {
 }
 
 func (m *measurement) span(due, end time.Duration) {
+	m.due++
 	if m.firstDue < 0 || due < m.firstDue {
 		m.firstDue = due
 	}
@@ -303,10 +307,10 @@ func (m *measurement) result(p *Point, full bool) *Result {
 		r.PlannedRate = Value(math.NaN())
 	}
 	window := (m.lastEnd - m.firstDue).Seconds()
-	offered := float64(all.attempts-1) / (m.lastDue - m.firstDue).Seconds()
+	offered := float64(m.due-1) / (m.lastDue - m.firstDue).Seconds()
 	if full {
 		window = p.Duration.Seconds()
-		offered = float64(all.attempts) / window
+		offered = float64(m.due) / window
 	}
 	r.Window = Value(window)
 	r.OfferedRate = finite(offered)

@@ -196,7 +196,7 @@ func (u *run) unsent(q *workload.Request, due time.Duration, phase Phase) {
 	x.Outcome, x.Error = Cancelled, errNotSent.Error()
 	rec := newRecord(u.point.Name, q, due, x, u.start, phase)
 	rec.Violation = true
-	u.measured.unsent(&rec)
+	u.measured.unsent(&rec, due)
 	if u.Records != nil {
 		u.Records.Add(&rec)
 	}

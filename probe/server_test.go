@@ -177,6 +177,8 @@ func virtual(t *testing.T, config ClientConfig, a answer, test func(t *testing.T
 		r.client = client
 		test(t, t.Context(), r)
 		client.Close()
+		// What the client gave up is still being answered.
+		time.Sleep(time.Minute)
 		server.Close()
 		served.Wait()
 	})
