@@ -191,7 +191,7 @@ func besidePrometheus(ctx context.Context, binary, prometheus, dir string, p *pa
 	prom.print()
 	fmt.Printf("%-36s %8s %9s %9.2f%% %6.1f MiB\n", "target, and below Prometheus", "", "", 100*targetRulesCPUShare, float64(targetRulesRSS)/(1<<20))
 	if exporter.records == 0 || prom.records < exporter.records*9/10 {
-		return fmt.Errorf("Prometheus recorded %d series, the exporter %d: they did not do the same work", prom.records, exporter.records)
+		return fmt.Errorf("the exporter recorded %d series, Prometheus %d: they did not do the same work", exporter.records, prom.records)
 	}
 	e, s := &exporter.m, &prom.m
 	if e.cpuShare > min(targetRulesCPUShare, s.cpuShare) || e.rss > min(targetRulesRSS, s.rss) || e.scrape(0.99) > s.scrape(0.99) {
