@@ -183,7 +183,7 @@ func TestWindowsSurviveKill(t *testing.T) {
 	storage := filepath.Join(t.TempDir(), "storage")
 	args := []string{"--storage.path=" + storage, "--slo.ttft=2.5s"}
 	s := serve(t, engine.URL, args...)
-	up := samples{`headroom_exporter_rules_storage_up{reason=""}`: 1}
+	up := samples{`headroom_exporter_rules_storage_up{reason="ok"}`: 1}
 	s.waitForSamples("the storage is in use", up)
 	const threshold = `headroom_slo_events_total{engine="0",model_name="tiny",slo="ttft",threshold="2.5"}`
 	s.waitForSamples("the rules have seen what was there", samples{threshold: 12})
@@ -255,7 +255,7 @@ func TestStorageFull(t *testing.T) {
 	t.Parallel()
 	engine := newPageEngine(t)
 	s, inside := serveOnMount(t, engine.URL, "size=16m")
-	s.waitForSamples("the storage is in use", samples{`headroom_exporter_rules_storage_up{reason=""}`: 1,
+	s.waitForSamples("the storage is in use", samples{`headroom_exporter_rules_storage_up{reason="ok"}`: 1,
 		`headroom_slo_events_total{engine="0",model_name="tiny",slo="ttft",threshold="2.5"}`: 12})
 	engine.observe(90, 0.3)
 	engine.observe(10, 30)
@@ -286,7 +286,7 @@ func TestStorageFull(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return page.check(samples{`headroom_exporter_rules_storage_up{reason=""}`: 1, goodRatio("1h"): 0.95})
+		return page.check(samples{`headroom_exporter_rules_storage_up{reason="ok"}`: 1, goodRatio("1h"): 0.95})
 	})
 	s.endsWell()
 }

@@ -18,7 +18,7 @@ var (
 	reloadTime = gauge("headroom_exporter_rules_last_reload_success_timestamp_seconds",
 		"When rule files were last put in force, in seconds since 1970.")
 	storageUp = gauge("headroom_exporter_rules_storage_up",
-		"1 when the storage directory keeps the rules' window, 0 when it cannot and the window is in memory only; reason says why: no_space, read_only, permission, locked, future_data or failed. Absent without a storage directory.", "reason")
+		"1 with reason ok when the storage directory keeps the rules' window, 0 when it cannot and the window is in memory only, with the reason: no_space, read_only, permission, locked, future_data or failed. Absent without a storage directory.", "reason")
 	rulesFailing = gauge("headroom_exporter_rules_failing",
 		"Rules whose newest evaluation failed.")
 	rulesPanics = counter("headroom_exporter_rules_panics_total",
@@ -121,7 +121,11 @@ func (e *Evaluator) missed(g *promrules.Group) float64 {
 func (e *Evaluator) collectStore(ch chan<- prometheus.Metric) {
 	store := e.store.status()
 	if store.configured {
-		ch <- storageUp.of(truth(store.durable), store.reason)
+		reason := store.reason
+		if store.durable {
+			reason = "ok"
+		}
+		ch <- storageUp.of(truth(store.durable), reason)
 	}
 	ch <- storeSeries.of(store.series)
 	if store.durable {

@@ -69,6 +69,8 @@ type Sidecar struct {
 	// which historyMutex guards.
 	state        engine.State
 	engineType   engine.Type
+	gone         bool
+	resets       uint64
 	ranks        map[rankKey]*rank
 	historyMutex sync.RWMutex
 }
@@ -167,9 +169,6 @@ func (s *Sidecar) logTransition(o engine.Observation) {
 	if o.Reason != "" {
 		attrs = append(attrs, "reason", o.Reason)
 	}
-	if o.Err != nil {
-		attrs = append(attrs, "err", o.Err)
-	}
 	s.config.Logger.Log(context.Background(), level, "engine state changed", attrs...)
 	s.state = o.State
 }
@@ -199,6 +198,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 	s.forgetRanks(o.Reading.Ranks)
 	s.engineType = o.Type
 	memory := s.memoryBandwidth(gpus, len(o.Reading.Ranks))
+	restarted := s.restarted(o)
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {
 		er := o.Reading.Ranks[i]
@@ -209,17 +209,29 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 			if er.State.Known() || !o.Fresh {
 				er.State, er.Reason = o.State, o.Reason
 			}
-			// What was counted before it went away says nothing of what comes
-			// after; a page that only fails to arrive leaves its counters running.
-			if o.State != engine.StateStale {
+		case o.Fresh:
+			if restarted {
+				// What another process did says nothing of what this one does.
 				r.window.clear()
 			}
-		case o.Fresh:
 			r.window.add(readingOf(o.Reading.At, &er))
 		}
 		replicas = append(replicas, s.derive(r, &er, memory))
 	}
 	return replicas
+}
+
+// restarted tells whether a fresh reading comes from another process of the
+// engine than the one before it: the engine was gone, and its counters fell.
+// One that only hung goes on counting, and the gap belongs into its rates.
+func (s *Sidecar) restarted(o engine.Observation) bool {
+	if !o.State.Known() || !o.Fresh {
+		s.gone = s.gone || !o.State.Known()
+		return false
+	}
+	restarted := s.gone && o.Stats.CounterResets != s.resets
+	s.gone, s.resets = false, o.Stats.CounterResets
+	return restarted
 }
 
 func (s *Sidecar) rank(modelName, engineRank string) *rank {

@@ -281,6 +281,24 @@ func TestEngineGoneAndBack(t *testing.T) {
 	})
 }
 
+// An engine that hung goes on counting: the requests that piled up in the
+// meantime belong to all of that time, not to the second after it.
+func TestEngineThatHung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, nil)
+		run(s, 30, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		f.down = true
+		run(s, 20, nil)
+		f.down = false
+		f.ranks[0].waiting = 40
+		run(s, 2, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		// 31 s at 2 a second, and 40 requests in the 21 s around the gap.
+		near(t, "offered", r.Rates.OfferedRequests, (29*2+2*2+40)/51.0)
+	})
+}
+
 // A restart that no poll saw fail must not show as a burst or a negative rate.
 func TestCounterReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -63,7 +64,11 @@ func (c column) MarshalJSON() ([]byte, error) {
 }
 
 func (s *server) serveHistory(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		s.fail(w, http.StatusBadRequest, fmt.Sprintf("the query cannot be read: %v", err))
+		return
+	}
 	length := defaultHistorySeconds
 	if text := query.Get("seconds"); text != "" {
 		n, err := strconv.Atoi(text)

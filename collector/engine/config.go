@@ -134,9 +134,11 @@ func (c Config) addresses(metricsPath string) (page, base string, err error) {
 		return "", "", fmt.Errorf("--engine.url is %q; it must look like http://127.0.0.1:8000", c.URL)
 	}
 	if u.User != nil {
-		return "", "", errors.New("--engine.url holds a password; give it in --engine.header-file")
+		return "", "", errors.New("--engine.url holds a user name or a password, which would be shown; give it in --engine.header-file")
 	}
-	u.Fragment = ""
+	if u.RawQuery != "" || u.Fragment != "" {
+		return "", "", errors.New("--engine.url has a query or a fragment, which may hold a secret and would be shown; give the address alone, and credentials in --engine.header-file")
+	}
 	if strings.Trim(u.Path, "/") == "" {
 		u.Path = ""
 		root := url.URL{Scheme: u.Scheme, Host: u.Host}

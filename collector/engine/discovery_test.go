@@ -228,7 +228,7 @@ func TestBaseURL(t *testing.T) {
 		"https://h":                   {"https://h/metrics", "https://h"},
 		"http://h:8000/metrics":       {"http://h:8000/metrics", "http://h:8000"},
 		"http://h:8000/metrics/":      {"http://h:8000/metrics/", "http://h:8000"},
-		"http://h/vllm/metrics?a=b":   {"http://h/vllm/metrics?a=b", "http://h/vllm"},
+		"http://h/vllm/metrics":       {"http://h/vllm/metrics", "http://h/vllm"},
 		"http://h/prometheus/metrics": {"http://h/prometheus/metrics", "http://h"},
 		"http://[::1]:8000/x/y/page":  {"http://[::1]:8000/x/y/page", "http://[::1]:8000/x/y"},
 	} {
