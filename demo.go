@@ -110,7 +110,7 @@ Ctrl-C ends it.
 `, s.engine.Config().ModelName, d.simulator.load, url, url, url, engineURL)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.run(ctx, on(engineListener)) })
+	group.Go(func() error { return s.run(ctx, on(engineListener), logger) })
 	group.Go(func() error { return p.run(ctx, on(listener)) })
 	return group.Wait()
 }

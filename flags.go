@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"time"
@@ -138,6 +139,15 @@ func (f *gpuFlags) collector(peakBandwidth float64, logger *slog.Logger) (*gpu.C
 		}
 	}
 	return gpu.New(config)
+}
+
+// deviceOf returns the memory in bytes and the model of the engine's first
+// GPU; NaN and empty when it is not known which GPUs are the engine's.
+func deviceOf(s gpu.Snapshot) (memoryBytes float64, model string) {
+	if s.Status.SelectionAmbiguous || len(s.Readings) == 0 {
+		return math.NaN(), ""
+	}
+	return s.Readings[0].MemorySizeBytes, s.Readings[0].Model
 }
 
 // rulesFlags choose the recording rules and where their window is kept.

@@ -83,7 +83,7 @@ func (p *product) run(ctx context.Context, listen func(*http.Server) error) erro
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.feed.Run(ctx) })
 	group.Go(func() error { return p.evaluator.Run(ctx) })
-	group.Go(func() error { return serveHTTP(ctx, p.handler, listen) })
+	group.Go(func() error { return serveHTTP(ctx, p.handler, listen, p.logger) })
 	group.Go(func() error { return p.reloadOnHangup(ctx) })
 	if p.gpus != nil {
 		group.Go(func() error { return p.gpus.Run(ctx) })

@@ -105,6 +105,11 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		// What is printed says all that the log would.
 		logger = slog.New(slog.DiscardHandler)
 	}
+	gpus, err := f.gpu.collector(float64(f.bandwidth), logger)
+	if err != nil {
+		return usageError{err}
+	}
+	f.engine.GPU = func() (float64, string) { return deviceOf(gpus.Snapshot()) }
 	poller, err := engine.New(f.engine, logger)
 	if err != nil {
 		return usageError{err}
@@ -117,10 +122,6 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 			GPUs: f.gpus, PeakBandwidth: float64(f.bandwidth),
 		},
 		Logger: logger,
-	}
-	gpus, err := f.gpu.collector(float64(f.bandwidth), logger)
-	if err != nil {
-		return usageError{err}
 	}
 	config.GPU = gpus
 	if f.once {
@@ -173,11 +174,12 @@ func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, outpu
 }
 
 // serveHTTP serves until the context ends, then lets requests under way finish.
-func serveHTTP(ctx context.Context, handler http.Handler, listen func(*http.Server) error) error {
+func serveHTTP(ctx context.Context, handler http.Handler, listen func(*http.Server) error, logger *slog.Logger) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		// A stream that would run on ends with the command.
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(logger.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- listen(server) }()

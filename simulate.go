@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -110,11 +111,11 @@ func (f *simulatorFlags) simulation() (*simulation, error) {
 }
 
 // run steps the engine, serves its API and drives its load until the context ends.
-func (s *simulation) run(ctx context.Context, listen func(*http.Server) error) error {
+func (s *simulation) run(ctx context.Context, listen func(*http.Server) error, logger *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.engine.Run(ctx) })
 	group.Go(func() error { return s.load.Run(ctx, s.engine, s.loadConfig) })
-	group.Go(func() error { return serveHTTP(ctx, s.handler, listen) })
+	group.Go(func() error { return serveHTTP(ctx, s.handler, listen, logger) })
 	return group.Wait()
 }
 
@@ -136,7 +137,7 @@ func addSimulate(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, c
 		}
 		ctx, cancel := withDuration(ctx, f.duration)
 		defer cancel()
-		return s.run(ctx, func(server *http.Server) error { return toolkit.ListenAndServe(server, address, logger) })
+		return s.run(ctx, func(server *http.Server) error { return toolkit.ListenAndServe(server, address, logger) }, logger)
 	}
 }
 

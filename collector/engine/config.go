@@ -42,6 +42,9 @@ type Config struct {
 	MaxNumSeqs          int
 	MaxNumBatchedTokens int
 	KVTokens            int
+	// GPU tells the memory in bytes and the model of one of the engine's GPUs, on
+	// which documented defaults depend; NaN and empty while not known. May be nil.
+	GPU func() (memoryBytes float64, model string)
 	// ReplicaID keeps only one replica's series of a Ray node's page; empty keeps all.
 	ReplicaID string
 	// ProcPath is where the process list is; empty is DefaultProcPath.

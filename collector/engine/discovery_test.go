@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -100,6 +101,18 @@ func TestLimitSources(t *testing.T) {
 		"default of a large GPU": { // 300 running refute the smaller one
 			page:      vllmPage(1000, busy("0", 300, 0, 1)),
 			sequences: Limit{1024, "default"}, tokens: Limit{8192, "default"},
+		},
+		"default of a GPU known to be large": {
+			change:    func(c *Config) { c.GPU = func() (float64, string) { return 80 << 30, "NVIDIA H100 80GB HBM3" } },
+			sequences: Limit{1024, "default"}, tokens: Limit{8192, "default"},
+		},
+		"default of an A100": {
+			change:    func(c *Config) { c.GPU = func() (float64, string) { return 80 << 30, "NVIDIA A100-SXM4-80GB" } },
+			sequences: Limit{256, "default"}, tokens: Limit{2048, "default"},
+		},
+		"default of a GPU not read yet": {
+			change:    func(c *Config) { c.GPU = func() (float64, string) { return math.NaN(), "" } },
+			sequences: Limit{256, "default"}, tokens: Limit{2048, "default"},
 		},
 		"no default for SGLang": {
 			page:      "sglang:num_running_reqs{model_name=\"m\"} 1\n",

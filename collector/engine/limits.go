@@ -49,7 +49,9 @@ type limits struct {
 	kvTokens                int
 	serverInfo, commandLine settings
 
-	defaults func(running float64) settings
+	defaults  func(running, gpuMemory float64, gpuModel string) settings
+	gpuMemory float64
+	gpuModel  string
 }
 
 // apply completes a rank's limits: flag, then metric, then /server_info, then
@@ -58,7 +60,7 @@ func (l *limits) apply(r *Rank) {
 	var standard settings
 	// With a configuration file that nobody can read, the default is a guess.
 	if l.defaults != nil && !l.commandLine.configFile {
-		standard = l.defaults(r.peakRunning)
+		standard = l.defaults(r.peakRunning, l.gpuMemory, l.gpuModel)
 	}
 	r.SequenceSlots = choose(r.SequenceSlots, l.flags.maxNumSeqs, l.serverInfo.maxNumSeqs, l.commandLine.maxNumSeqs, standard.maxNumSeqs)
 	r.BatchedTokens = choose(r.BatchedTokens, l.flags.maxNumBatchedTokens, l.serverInfo.maxNumBatchedTokens,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -217,7 +218,10 @@ func (p *Poller) complete(ctx context.Context) {
 		flags:      settings{maxNumSeqs: p.config.MaxNumSeqs, maxNumBatchedTokens: p.config.MaxNumBatchedTokens},
 		kvTokens:   p.config.KVTokens,
 		serverInfo: d.serverInfo, commandLine: d.commandLine,
-		defaults: p.table.defaults,
+		defaults: p.table.defaults, gpuMemory: math.NaN(),
+	}
+	if p.config.GPU != nil {
+		l.gpuMemory, l.gpuModel = p.config.GPU()
 	}
 	ranks := p.last.Reading.Ranks
 	for i := range ranks {

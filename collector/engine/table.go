@@ -122,8 +122,9 @@ type table struct {
 	serverInfo func(body []byte) (settings, error)
 	// commandLine reads limits from the arguments of the engine's process; false when it is another program.
 	commandLine func(argv []string) (settings, bool)
-	// defaults are the engine's documented limits when nobody sets them, given the most sequences ever seen running.
-	defaults func(running float64) settings
+	// defaults are the engine's documented limits when nobody sets them, given the most sequences ever
+	// seen running, and the memory in bytes and model of its GPU, NaN and empty when not known.
+	defaults func(running, gpuMemory float64, gpuModel string) settings
 }
 
 // cut takes the prefix off a name; without one of the table's the name stays and ok is false.

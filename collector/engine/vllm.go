@@ -1,5 +1,7 @@
 package engine
 
+import "strings"
+
 // vllmRows serve V0, every rename of V1 and the Rust frontend; newest name first.
 func vllmRows() []row {
 	return []row{
@@ -79,9 +81,14 @@ func vllmTable() *table {
 // vllmDefaults are vLLM's limits for its API server when nobody sets them
 // (vllm/engine/arg_utils.py): 256 sequences and 2048 tokens a step, 1024 and
 // 8192 on large GPUs. More than 256 running sequences prove the latter.
-func vllmDefaults(running float64) settings {
-	if running > 256 {
+func vllmDefaults(running, gpuMemory float64, gpuModel string) settings {
+	large := gpuMemory >= vllmLargeGPU && !strings.Contains(strings.ToLower(gpuModel), "a100")
+	if large || running > 256 {
 		return settings{maxNumSeqs: 1024, maxNumBatchedTokens: 8192}
 	}
 	return settings{maxNumSeqs: 256, maxNumBatchedTokens: 2048}
 }
+
+// vllmLargeGPU is the device memory in bytes from which vLLM's API server
+// takes larger defaults, but for A100s.
+const vllmLargeGPU = 70 << 30
