@@ -24,6 +24,9 @@ func start(t *testing.T, lib library, change ...func(*Config)) (c *Collector, st
 		f(&config)
 	}
 	c = newCollector(config, lib)
+	if s := c.Snapshot().Status; s.Up || s.Reason != Starting && config.Mode == ModeAuto {
+		t.Errorf("before the first poll it says %+v", s)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -37,9 +40,6 @@ func TestFirstPollHasNoWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lib := newFakeLibrary(&fakeDevice{id: "GPU-a"})
 		c, stop := start(t, lib)
-		if s := c.Snapshot(); s.Status.Up || s.Status.Reason != Starting {
-			t.Errorf("before the first poll it says %+v", s.Status)
-		}
 		synctest.Wait()
 		r := c.Snapshot().reading(t, "GPU-a")
 		if r.PowerWatts != 350.5 || r.MemoryUsedBytes != 50 || r.MemoryBandwidthPeak != 3352.32e9 {

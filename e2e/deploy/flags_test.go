@@ -33,6 +33,18 @@ func checkFlags(t *testing.T, args []string) {
 	}
 }
 
+// checkTwin fails for a variable that is the environment twin of no flag of `serve`.
+func checkTwin(t *testing.T, variable string) {
+	t.Helper()
+	help, err := exec.Command(product, "help", "serve").Output()
+	if err != nil {
+		t.Fatalf("help serve: %v", err)
+	}
+	if !strings.Contains(string(help), "$"+variable+")") {
+		t.Errorf("%s is the twin of no flag of serve", variable)
+	}
+}
+
 // memoryLimit returns GOMEMLIMIT in bytes.
 func memoryLimit(t *testing.T, env []core.EnvVar) int64 {
 	t.Helper()

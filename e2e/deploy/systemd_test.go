@@ -13,16 +13,21 @@ import (
 func TestSystemdUnit(t *testing.T) {
 	unit := string(read(t, "deploy/systemd/headroom_exporter.service"))
 	const program = "/usr/bin/headroom_exporter"
-	var args []string
+	// A flag would win over its environment twin, which is where the unit's user puts his.
+	if !strings.Contains(unit, "\nExecStart="+program+"\n") {
+		t.Error("the unit starts no exporter, or one with flags")
+	}
+	twins := 0
 	for line := range strings.Lines(unit) {
-		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart="+program+" "); ok {
-			args = append(args, strings.Fields(command)...)
+		if twin, ok := strings.CutPrefix(line, "Environment=HEADROOM_EXPORTER_"); ok {
+			twins++
+			variable, _, _ := strings.Cut(twin, "=")
+			checkTwin(t, "HEADROOM_EXPORTER_"+variable)
 		}
 	}
-	if len(args) == 0 {
-		t.Fatal("the unit starts no exporter with flags")
+	if twins == 0 {
+		t.Error("the unit keeps the rules' window nowhere")
 	}
-	checkFlags(t, args)
 
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
