@@ -104,7 +104,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	rep.Bandwidth = s.bandwidth(&rep, memory, stock, recent)
 	rep.Reasons = append(rep.Reasons, missing(&rep, er, s.givesTokenSlots())...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
-		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %s: the KV cache counts as full", preempted, finished, stockWindow))
+		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %.0f s: the KV cache counts as full", preempted, finished, stock[len(stock)-1].at.Sub(stock[0].at).Seconds()))
 	}
 
 	rep.Reasons = append(rep.Reasons, s.config.SLO.unmeasurable(er)...)
@@ -118,14 +118,29 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	rep.LoadRatio, _ = rep.LoadRatios.Max()
 	rep.HeadroomRatio = 1 - rep.LoadRatio
 	rep.Zone = capacity.ZoneOf(rep.LoadRatio)
+	load := rep.rateRatio()
+	// Tokens are counted as they are served; what is offered brings as many more.
+	offered := rep.Rates.OfferedRequests / rep.Rates.ServedRequests
 	rep.Left = capacity.Left{
-		RequestsPerSecond:         capacity.ScaleRate(rep.Rates.OfferedRequests, rep.LoadRatio),
-		PromptTokensPerSecond:     capacity.ScaleRate(rep.Rates.ComputedPromptTokens, rep.LoadRatio),
-		GenerationTokensPerSecond: capacity.ScaleRate(rep.Rates.GenerationTokens, rep.LoadRatio),
+		RequestsPerSecond:         capacity.ScaleRate(rep.Rates.OfferedRequests, load),
+		PromptTokensPerSecond:     capacity.ScaleRate(offered*rep.Rates.ComputedPromptTokens, load),
+		GenerationTokensPerSecond: capacity.ScaleRate(offered*rep.Rates.GenerationTokens, load),
 		SequenceSlots:             capacity.SequenceSlotsLeft(rep.SequenceSlots.Used, rep.SequenceSlots.Total),
 		TokenSlots:                capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total),
 	}
 	return rep
+}
+
+// rateRatio returns the load ratio that holds for rates. It is the largest
+// one, but for the queue: a backlog is what overload piled up over time, and
+// says how long that lasted. What it leaves per second is the rate at which
+// the engine admits while requests wait, less what is offered.
+func (r *Replica) rateRatio() float64 {
+	if _, largest := r.LoadRatios.Max(); largest == capacity.Queue && r.RequestsWaiting > 0 {
+		admitted := r.RequestsWaiting / r.BacklogSeconds
+		return r.Rates.OfferedRequests / admitted
+	}
+	return r.LoadRatio
 }
 
 // givesTokenSlots tells whether the engine can tell its KV cache usage at all.

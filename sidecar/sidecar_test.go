@@ -224,7 +224,9 @@ func TestOverload(t *testing.T) {
 		near(t, "served", r.Rates.ServedRequests, 2)
 		near(t, "backlog", r.BacklogSeconds, 210.0/2)
 		near(t, "rho queue", r.LoadRatios[capacity.Queue], 105/2.4)
-		near(t, "requests left", r.Left.RequestsPerSecond, 5*(2.4/105-1))
+		near(t, "requests left", r.Left.RequestsPerSecond, 2-5)
+		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, (2-5)*100)
+		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, (2-5)*50)
 		if r.Binding != capacity.Queue || r.Zone != capacity.ZoneUnstable {
 			t.Errorf("binding %v, zone %v", r.Binding, r.Zone)
 		}
