@@ -231,7 +231,7 @@ func (l *layout) replica(set labels.Labels) string {
 }
 
 func (l *layout) rank(set labels.Labels) *rankCells {
-	key := rankKey{model: set.Get(l.table.modelLabel), engine: set.Get(l.table.rankLabel), replica: l.replica(set)}
+	key := rankKey{model: bounded(set.Get(l.table.modelLabel)), engine: bounded(set.Get(l.table.rankLabel)), replica: bounded(l.replica(set))}
 	if key.model == l.table.noModel {
 		key.model = ""
 	}
@@ -252,6 +252,17 @@ func (l *layout) rank(set labels.Labels) *rankCells {
 	l.ranks = append(l.ranks, r)
 	slices.SortFunc(l.ranks, func(a, b *rankCells) int { return compareRanks(a.key, b.key) })
 	return r
+}
+
+// maxLabelBytes is how much of a label is copied from a page: each stands in
+// dozens of series of ours.
+const maxLabelBytes = 512
+
+func bounded(label string) string {
+	if len(label) <= maxLabelBytes {
+		return label
+	}
+	return strings.ToValidUTF8(label[:maxLabelBytes], "")
 }
 
 // summandKey is every label but those that only repeat a number.

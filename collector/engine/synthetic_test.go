@@ -280,3 +280,15 @@ func TestSilentUntilFirstStep(t *testing.T) {
 	o = readOnce(t, classic, page(0, 0)+"vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"m\"} 7\n", nil)
 	wantValues(t, &o.Reading.Ranks[0], false, map[Signal]float64{RequestsRunning: 0, KVCacheUsage: math.NaN()})
 }
+
+// A label that goes into dozens of our series is copied up to a bound only.
+func TestLongLabelIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine(t)
+		p := e.poller(t, nil)
+		e.metrics = serve(classic, "vllm:num_requests_running{engine=\"0\",model_name=\""+strings.Repeat("m", 100_000)+"\"} 1\n")
+		if got := len(e.poll(t, p).Reading.Ranks[0].ModelName); got != maxLabelBytes {
+			t.Errorf("the model's name has %d bytes", got)
+		}
+	})
+}
