@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,6 +15,16 @@ import (
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
+
+// explain words an error of the arguments for the one who gave them.
+func explain(app *kingpin.Application, args []string, err error) string {
+	text := err.Error()
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		text = fmt.Sprintf("%q is no value that fits here", number.Num)
+	}
+	return culprit(app, args, err) + text
+}
 
 // culprit names the flag or environment variable whose value gave err, as a
 // prefix for the error, because kingpin's errors about values name neither.

@@ -33,6 +33,9 @@ type usageError struct{ error }
 type command func(ctx context.Context, out io.Writer) error
 
 func main() {
+	if version.Version == "" {
+		version.Version = "unreleased" // built without the flags of the Makefile
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -43,7 +46,8 @@ func main() {
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	app := kingpin.New(name, "How much more load can an LLM inference replica take? A Prometheus exporter and sidecar.")
 	app.Version(version.Print(name)).UsageWriter(out).ErrorWriter(errOut)
-	app.HelpFlag.Short('h')
+	app.HelpFlag.Short('h').NoEnvar()
+	app.VersionFlag.NoEnvar()
 	app.DefaultEnvars()
 	// --help and --version end the parsing here instead of ending the process.
 	exited := -1
@@ -61,7 +65,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(errOut, "%s: %s%s; try --help\n", name, culprit(app, args, err), err)
+		fmt.Fprintf(errOut, "%s: %s; try --help\n", name, explain(app, args, err))
 		return exitUsage
 	}
 	err = commands[selected](ctx, out)

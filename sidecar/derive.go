@@ -84,7 +84,9 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	rep.BacklogSeconds = backlogSeconds(stock, rateWindow)
 
 	usage := mean(stock, func(r *reading) float64 { return r.kvUsage })
-	if math.IsNaN(now.kvUsage) {
+	idle := now.running == 0 && now.waiting == 0
+	if math.IsNaN(now.kvUsage) || idle {
+		// The mean smooths what work does; an empty replica is empty at once.
 		usage = rep.TokenSlots.Ratio
 	}
 	preempted, _ := increase(stock, func(r *reading) float64 { return r.preemptions })
@@ -119,6 +121,9 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 	rep.HeadroomRatio = 1 - rep.LoadRatio
 	rep.Zone = capacity.ZoneOf(rep.LoadRatio)
 	load := rep.rateRatio()
+	if idle {
+		load = math.NaN() // There is no mix of which more could be taken.
+	}
 	// Tokens are counted as they are served; what is offered brings as many more.
 	offered := rep.Rates.OfferedRequests / rep.Rates.ServedRequests
 	rep.Left = capacity.Left{

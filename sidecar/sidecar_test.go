@@ -259,6 +259,26 @@ func TestNoTrafficLeavesRatesUnknown(t *testing.T) {
 	})
 }
 
+// A replica that has done all its work is empty at once: neither the mean of
+// the KV cache nor the rates of the last minute make it look otherwise.
+func TestEmptyAfterWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.81}}}
+		s := newSidecar(t, f, nil)
+		run(s, 90, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		near(t, "token slots while it works", s.Snapshot().Replicas[0].LoadRatios[capacity.TokenSlots], 0.9)
+		f.ranks[0].running, f.ranks[0].kvUsage = 0, 0
+		run(s, 2, nil)
+		r := s.Snapshot().Replicas[0]
+		near(t, "token slots when it is empty", r.LoadRatios[capacity.TokenSlots], 0)
+		near(t, "requests left", r.Left.RequestsPerSecond, nan)
+		near(t, "sequence slots left", r.Left.SequenceSlots, 8)
+		if r.HeadroomRatio < 0.99 || r.Zone != capacity.ZoneStable {
+			t.Errorf("headroom of an empty replica is %v, zone %v", r.HeadroomRatio, r.Zone)
+		}
+	})
+}
+
 func TestEngineGoneAndBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
