@@ -332,3 +332,42 @@ func TestStall(t *testing.T) {
 		near(t, "longest TTFT", all.TTFT.Max, 30.2)
 	})
 }
+
+// TestStallOfAnIdleEngine: an engine that stops while nothing is under way is
+// noticed by those who come then; one slow answer alone is no stall.
+func TestStallOfAnIdleEngine(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		every time.Duration
+		want  string
+	}{
+		{"requests wait", time.Second, "stall"},
+		{"one request waits", 9 * time.Second, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var begin time.Time
+			stops := func(w *events, q asked) error {
+				if q.Number == 0 {
+					begin = q.Arrived
+				}
+				// From 3.5 s to 11.5 s nothing is answered; every answer before took 0.15 s.
+				if at := time.Since(begin); at >= 3500*time.Millisecond && at < 11500*time.Millisecond {
+					time.Sleep(11500*time.Millisecond - at)
+				}
+				return fixed(0, 10*time.Millisecond)(w, q)
+			}
+			virtual(t, ClientConfig{}, stops, func(t *testing.T, ctx context.Context, r *rig) {
+				result := measure(t, r, Point{Name: "p", Source: requests(20, test.every)})
+				if got := codes(result.Faults); got != test.want {
+					t.Errorf("faults %q, want %q: %v", got, test.want, result.Faults)
+				}
+				// The second to wait came at 5 s.
+				if len(result.Stalls) == 1 {
+					if s := result.Stalls[0]; s.From < 5 || s.From > 5.1 || s.To < 11.4 || s.To > 11.6 || s.Streams != 8 {
+						t.Errorf("stall %+v", s)
+					}
+				}
+			})
+		})
+	}
+}

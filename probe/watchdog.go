@@ -45,7 +45,8 @@ type Stall struct {
 type watchdog struct {
 	mu      sync.Mutex
 	flights []*flight
-	// last is the newest event of any flight, of those that ended too.
+	// last is the newest event of any flight, of those that ended too; where
+	// the engine was idle before, when a second request was on its way; 0 before.
 	last   time.Duration
 	stalls []Stall
 	// stalled tells that the newest stall goes on.
@@ -118,8 +119,12 @@ func (w *watchdog) look(now, idle, stallAfter time.Duration) {
 			f.cancel(errIdleTimeout)
 		}
 	}
+	if w.last == 0 && len(w.flights) > 1 {
+		// An engine that stopped while it was idle owes answers from here on.
+		w.last = now
+	}
 	// One request alone may be in a long prefill; two are not silent for long.
-	if w.last > 0 && len(w.flights) > 1 && now-w.last > stallAfter {
+	if len(w.flights) > 1 && now-w.last > stallAfter {
 		if !w.stalled {
 			w.stalled = true
 			w.stalls = append(w.stalls, Stall{From: w.last})
