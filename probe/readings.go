@@ -27,7 +27,7 @@ type Readings struct {
 	Poller   *engine.Poller
 	Interval time.Duration
 	// GPU, when set, reads the GPUs.
-	GPU gpu.Reader
+	GPU gpu.Source
 	Log *slog.Logger
 }
 
@@ -225,7 +225,7 @@ func (w *watch) run(ctx context.Context, start, from time.Duration, m *measureme
 	if w.readings.GPU != nil {
 		w.done.Go(func() {
 			for {
-				w.readGPUs(ctx)
+				w.readGPUs()
 				if sleep(ctx, gpuInterval) != nil {
 					return
 				}
@@ -294,15 +294,14 @@ func (w *watch) gauge() {
 	}
 }
 
-func (w *watch) readGPUs(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, gpuInterval)
-	defer cancel()
-	readings, err := w.readings.GPU.Read(ctx)
-	if err != nil {
+func (w *watch) readGPUs() {
+	s := w.readings.GPU.Snapshot()
+	if !s.Status.Up || s.Status.SelectionAmbiguous {
+		// What is stale, or may be another engine's, says nothing of this point.
 		return
 	}
-	for i := range readings {
-		r := &readings[i]
+	for i := range s.Readings {
+		r := &s.Readings[i]
 		g := w.gpus[r.UUID]
 		if g == nil {
 			g = &gpuWatch{GPUSummary: GPUSummary{

@@ -190,10 +190,10 @@ func TestChatAgainstSimulator(t *testing.T) {
 // constantGPU always reads the same.
 type constantGPU struct{}
 
-func (constantGPU) Read(context.Context) ([]gpu.Reading, error) {
+func (constantGPU) Snapshot() gpu.Snapshot {
 	r := gpu.NewReading()
 	r.UUID, r.PowerWatts, r.ThrottleSeconds = "GPU-1", 300, map[string]float64{"power": float64(time.Now().Unix() % 1000)}
-	return []gpu.Reading{r}, nil
+	return gpu.Snapshot{Status: gpu.Status{Up: true}, Readings: []gpu.Reading{r}}
 }
 
 func TestGPUsBesideAPoint(t *testing.T) {

@@ -29,10 +29,7 @@ type Engine struct {
 	stopped bool
 }
 
-var (
-	_ gpu.Reader = (*Engine)(nil)
-	_ gpu.Source = (*Engine)(nil)
-)
+var _ gpu.Source = (*Engine)(nil)
 
 // NewEngine returns an engine that is idle and awake.
 func NewEngine(cfg Config) (*Engine, error) {
@@ -196,12 +193,4 @@ func (e *Engine) Snapshot() gpu.Snapshot {
 		Status:   gpu.Status{Up: true, Reason: gpu.OK, Visible: len(readings), Expected: len(readings), LastSuccess: now},
 		Readings: readings,
 	}
-}
-
-// Read is GPUs as a gpu.Reader.
-func (e *Engine) Read(ctx context.Context) ([]gpu.Reading, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return e.GPUs(), nil
 }

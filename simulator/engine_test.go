@@ -312,11 +312,7 @@ func TestGPUsOfAllRanks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := e.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return list
+		return e.Snapshot().Readings
 	}
 	a, b, other := read(1), read(1), read(2)
 	if len(a) != 16 {
@@ -331,15 +327,6 @@ func TestGPUsOfAllRanks(t *testing.T) {
 		if len(a[i].UUID) != len("GPU-")+36 || strings.Count(a[i].UUID, "-") != 5 {
 			t.Errorf("UUID %s", a[i].UUID)
 		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	e, err := NewEngine(preset(t, "8b-h100", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Read(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v of an ended context", err)
 	}
 	if _, err := NewEngine(Config{}); err == nil {
 		t.Error("an empty configuration is accepted")

@@ -66,7 +66,7 @@ type pendingCall struct {
 	since time.Time
 }
 
-var _ Reader = (*Collector)(nil)
+var _ Source = (*Collector)(nil)
 
 // New returns a collector that reads nothing until Run.
 func New(config Config) (*Collector, error) {
@@ -171,18 +171,4 @@ func (c *Collector) Snapshot() Snapshot {
 		s.Readings[i] = s.Readings[i].lost(string(Stuck))
 	}
 	return s
-}
-
-// Read gives the newest readings of the GPUs that are the engine's, lost ones
-// included. It never blocks. It fails when there are no fresh readings and when
-// nothing says which of several GPUs are the engine's.
-func (c *Collector) Read(context.Context) ([]Reading, error) {
-	s := c.Snapshot()
-	if !s.Status.Up {
-		return nil, fmt.Errorf("reading GPUs: %s: %s", s.Status.Reason, s.Status.Detail)
-	}
-	if s.Status.SelectionAmbiguous {
-		return nil, fmt.Errorf("reading GPUs: %d are visible and nothing says which are the engine's: set --gpu.device", s.Status.Visible)
-	}
-	return s.Readings, nil
 }

@@ -57,9 +57,6 @@ func TestFirstPollHasNoWindow(t *testing.T) {
 		if r.PCIeTransmitBytesPerSecond != 1<<20 || r.NVLinkReceiveBytesPerSecond != 3<<20 {
 			t.Errorf("links: %v %v", r.PCIeTransmitBytesPerSecond, r.NVLinkReceiveBytesPerSecond)
 		}
-		if readings, err := c.Read(t.Context()); err != nil || len(readings) != 1 {
-			t.Errorf("%d readings, %v", len(readings), err)
-		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -89,8 +86,8 @@ func TestHangDropsReadingsAndRecovers(t *testing.T) {
 		if r := s.reading(t, "GPU-a"); r.Lost != "stuck" || !nan(r.MemoryUsedBytes) {
 			t.Errorf("the readings are still there: %+v", r)
 		}
-		if _, err := c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "nvmlDeviceGetPowerUsage") {
-			t.Errorf("reading says %v", err)
+		if !strings.Contains(s.Status.Detail, "nvmlDeviceGetPowerUsage") {
+			t.Errorf("the detail says %q", s.Status.Detail)
 		}
 		lib.set(func(l *fakeLibrary) { delete(l.hangs, "powerUsage") })
 		close(release)
@@ -350,9 +347,6 @@ func TestSelectionFollowsTheEngine(t *testing.T) {
 		s := c.Snapshot()
 		if !s.Status.Up || !s.Status.SelectionAmbiguous || len(s.Readings) != 2 {
 			t.Errorf("%+v", s.Status)
-		}
-		if _, err := c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "--gpu.device") {
-			t.Errorf("derived ratios would use GPUs of nobody knows whom: %v", err)
 		}
 		process := func(pid string, pids []int, d *fakeDevice) {
 			if err := os.MkdirAll(filepath.Join(proc, pid), 0o700); err != nil {

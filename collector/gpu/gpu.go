@@ -6,7 +6,6 @@
 package gpu
 
 import (
-	"context"
 	"maps"
 	"math"
 	"time"
@@ -156,9 +155,4 @@ func (r Reading) lost(why string) Reading {
 // Source gives the newest snapshot without blocking on a driver.
 type Source interface {
 	Snapshot() Snapshot
-}
-
-// Reader gives the newest reading of each GPU without blocking on a driver.
-type Reader interface {
-	Read(ctx context.Context) ([]Reading, error)
 }
