@@ -11,7 +11,9 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/dustin/go-humanize"
+	toolkit "github.com/prometheus/exporter-toolkit/web"
 
+	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
@@ -77,6 +79,20 @@ func (b *byteSize) String() string {
 	return humanize.Bytes(uint64(*b))
 }
 
+// checkWebConfig checks the file of --web.config.file, which may be empty.
+func checkWebConfig(path string) error {
+	if path != "" {
+		info, err := os.Stat(path)
+		if err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("--web.config.file %s: not a regular file", path)
+		}
+	}
+	if err := toolkit.Validate(path); err != nil {
+		return fmt.Errorf("--web.config.file %s: %w", path, err)
+	}
+	return nil
+}
+
 // wholeNumber is a flag's value that counts something.
 type wholeNumber int
 
@@ -103,6 +119,18 @@ func checkInterval(interval time.Duration) error {
 		return fmt.Errorf("--engine.interval %s: must be at least %s", interval, minInterval)
 	}
 	return nil
+}
+
+// addEngineFlags adds where the engine is and how to be let in.
+func addEngineFlags(c *kingpin.CmdClause, e *engine.Config) {
+	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&e.URL)
+	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine; of a sidecar read anew for every request.").StringVar(&e.BearerTokenFile)
+	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&e.HeaderFile)
+	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&e.TLS.CAFile)
+	c.Flag("engine.tls.cert-file", "Client certificate to show to the engine.").StringVar(&e.TLS.CertFile)
+	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&e.TLS.KeyFile)
+	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&e.TLS.ServerName)
+	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&e.TLS.InsecureSkipVerify)
 }
 
 // addSLOFlags adds what the service promises.

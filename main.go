@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
@@ -26,6 +27,10 @@ const (
 	exitUsage  = 2
 )
 
+// exitGrace is how long the program may take to end after a signal. Every
+// part ends sooner; a file system that hangs may not.
+const exitGrace = 10 * time.Second
+
 // usageError is an error that the user can mend by calling differently.
 type usageError struct{ error }
 
@@ -38,6 +43,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// Whatever hangs, a signal ends the program.
+	context.AfterFunc(ctx, func() {
+		time.Sleep(exitGrace)
+		os.Exit(exitFailed)
+	})
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 

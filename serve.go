@@ -53,18 +53,11 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c := app.Command("serve", "Run beside an engine: read it, derive its headroom, serve metrics, JSON and a status page.").Default()
 	f := &serveFlags{web: kingpinflag.AddFlags(c, defaultListenAddress)}
 	c.Flag("web.telemetry-path", "Path under which metrics are exposed.").Default("/metrics").StringVar(&f.telemetryPath)
-	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
+	addEngineFlags(c, &f.engine)
 	c.Flag("engine.type", "Kind of engine: auto, "+strings.Join(engine.TypeNames(), ", ")+".").Default("auto").EnumVar(&f.engineType, append([]string{"auto"}, engine.TypeNames()...)...)
 	c.Flag("engine.replica-id", "Keep only this replica of a page that shows several, as a Ray node's does.").StringVar(&f.engine.ReplicaID)
 	c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").DurationVar(&f.engine.Interval)
 	c.Flag("engine.timeout", "Time after which a reading is given up; 80 % of the interval when 0.").Default("0s").DurationVar(&f.engine.Timeout)
-	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine, read anew for every request.").StringVar(&f.engine.BearerTokenFile)
-	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&f.engine.HeaderFile)
-	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&f.engine.TLS.CAFile)
-	c.Flag("engine.tls.cert-file", "Client certificate to show to the engine.").StringVar(&f.engine.TLS.CertFile)
-	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&f.engine.TLS.KeyFile)
-	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&f.engine.TLS.ServerName)
-	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&f.engine.TLS.InsecureSkipVerify)
 	count(c.Flag("engine.max-num-seqs", "Sequence slots of each rank of the engine (its --max-num-seqs); found out where possible when 0.").Default("0"), &f.engine.MaxNumSeqs)
 	count(c.Flag("engine.max-num-batched-tokens", "Token budget of a step of each rank (its --max-num-batched-tokens); found out where possible when 0.").Default("0"), &f.engine.MaxNumBatchedTokens)
 	count(c.Flag("engine.kv-tokens", "KV cache of each rank in tokens; read from the engine when 0.").Default("0"), &f.engine.KVTokens)
@@ -98,8 +91,8 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if f.gpus < 1 {
 		return usageError{fmt.Errorf("--model.gpus %d: must be 1 or more", f.gpus)}
 	}
-	if err := toolkit.Validate(*f.web.WebConfigFile); err != nil {
-		return usageError{fmt.Errorf("--web.config.file %s: %w", *f.web.WebConfigFile, err)}
+	if err := checkWebConfig(*f.web.WebConfigFile); err != nil {
+		return usageError{err}
 	}
 	if f.once {
 		// What is printed says all that the log would.

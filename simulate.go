@@ -128,8 +128,8 @@ func addSimulate(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, c
 		if err != nil {
 			return err
 		}
-		if err := toolkit.Validate(*address.WebConfigFile); err != nil {
-			return usageError{fmt.Errorf("--web.config.file %s: %w", *address.WebConfigFile, err)}
+		if err := checkWebConfig(*address.WebConfigFile); err != nil {
+			return usageError{err}
 		}
 		s, err := f.simulation()
 		if err != nil {

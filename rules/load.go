@@ -67,7 +67,7 @@ func load(c Config) (*ruleSet, error) {
 	files, err := expand(c.Files, c.Logger)
 	errs = append(errs, err)
 	for _, name := range files {
-		errs = append(errs, set.add(name, func() (io.ReadCloser, error) { return os.Open(name) }, l, c.Logger))
+		errs = append(errs, set.add(name, func() (io.ReadCloser, error) { return openRegular(name) }, l, c.Logger))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -193,4 +193,16 @@ func oneLine(err error) error {
 		parts = append(parts, strings.TrimSpace(line))
 	}
 	return errors.New(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
+}
+
+// openRegular opens a regular file; a pipe that nobody writes to would never open.
+func openRegular(name string) (io.ReadCloser, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	return os.Open(name)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -180,7 +179,7 @@ func readToken(path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := readFile(path)
 	if err != nil {
 		return "", fmt.Errorf("reading --engine.bearer-token-file: %w", err)
 	}
@@ -196,7 +195,7 @@ func readHeaders(path string) (http.Header, error) {
 	if path == "" {
 		return nil, nil
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading --engine.header-file: %w", err)
 	}
@@ -239,7 +238,7 @@ func parseHeaders(raw []byte) (http.Header, error) {
 func (t TLSConfig) build() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
 	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+		pem, err := readFile(t.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("reading --engine.tls.ca-file: %w", err)
 		}
