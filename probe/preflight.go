@@ -15,8 +15,11 @@ import (
 	"headroom_exporter/probe/workload"
 )
 
-// preflightTimeout bounds one request before the load.
+// preflightTimeout bounds one request before the load that the model works on.
 const preflightTimeout = 60 * time.Second
+
+// askTimeout bounds one question that a server answers by itself.
+const askTimeout = 10 * time.Second
 
 // maxAnswer bounds what is read of an answer before the load, in bytes.
 const maxAnswer = 1 << 20
@@ -80,7 +83,7 @@ func (p *preflight) models(ctx context.Context) error {
 	}
 	if err := p.get(ctx, "/v1/models", &answer); err != nil {
 		if p.facts.Model == "" {
-			return fmt.Errorf("asking for the model: %w; name it with --model", err)
+			return fmt.Errorf("asking for the model: %w%s", err, advice(err))
 		}
 		p.note("the engine does not list its models (%v)", err)
 		return nil
@@ -99,6 +102,30 @@ func (p *preflight) models(ctx context.Context) error {
 	return fmt.Errorf("the engine does not serve %q but %s", p.facts.Model, strings.Join(names, ", "))
 }
 
+// statusError is an answer with another status than 200.
+type statusError struct {
+	path   string
+	status int
+	text   string
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("the engine answers %s with status %d: %s", e.path, e.status, e.text)
+}
+
+// advice is what may help where a server does not list its models: nothing
+// where it does not answer at all.
+func advice(err error) string {
+	var refused *statusError
+	switch {
+	case !errors.As(err, &refused):
+		return ""
+	case refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden:
+		return "; give its key with --engine.bearer-token-file"
+	}
+	return "; name it with --model"
+}
+
 func (p *preflight) note(format string, args ...any) {
 	p.facts.Notes = append(p.facts.Notes, fmt.Sprintf(format, args...))
 }
@@ -109,7 +136,7 @@ func (p *preflight) get(ctx context.Context, path string, answer any) error {
 }
 
 func (p *preflight) ask(ctx context.Context, method, path string, body []byte, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("no answer within %s", askTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(p.config.BaseURL, "/")+path, bytes.NewReader(body))
 	if err != nil {
@@ -122,6 +149,9 @@ func (p *preflight) ask(ctx context.Context, method, path string, body []byte, a
 	transport := &http.Transport{TLSClientConfig: p.config.TLS, DisableKeepAlives: true, DialContext: p.config.Dial}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
+		if why := context.Cause(ctx); why != nil {
+			err = why
+		}
 		return fmt.Errorf("asking the engine: %w", err)
 	}
 	defer resp.Body.Close()
@@ -130,7 +160,7 @@ func (p *preflight) ask(ctx context.Context, method, path string, body []byte, a
 		return fmt.Errorf("asking the engine for %s: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the engine answers %s with status %d: %s", path, resp.StatusCode, failureText(b))
+		return &statusError{path, resp.StatusCode, failureText(b)}
 	}
 	if err := json.Unmarshal(b, answer); err != nil {
 		return fmt.Errorf("reading the answer to %s: %w", path, err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // picky is an engine that refuses some request members, and token ids from a number on.
@@ -200,6 +201,35 @@ func TestPreflightSays(t *testing.T) {
 				_, err := Preflight(ctx, r.client.config, test.model, false, true)
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("error %v, want %q in it", err, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestPreflightAdvice: an engine that hangs is not waited for, and what is
+// advised may help.
+func TestPreflightAdvice(t *testing.T) {
+	status := func(code int) answer {
+		return func(w *events, q asked) error { w.status(code, `{"error":{"message":"no"}}`); return nil }
+	}
+	hang := func(w *events, q asked) error { <-q.gone; return nil }
+	for _, test := range []struct {
+		name   string
+		engine answer
+		want   string
+		took   time.Duration
+	}{
+		{"hangs", hang, "asking for the model: asking the engine: no answer within 10s", 10 * time.Second},
+		{"wants a key", status(http.StatusUnauthorized), `asking for the model: the engine answers /v1/models with status 401: no; give its key with --engine.bearer-token-file`, 0},
+		{"lists nothing", status(http.StatusNotFound), `asking for the model: the engine answers /v1/models with status 404: no; name it with --model`, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			virtual(t, ClientConfig{}, test.engine, func(t *testing.T, ctx context.Context, r *rig) {
+				begin := time.Now()
+				_, err := Preflight(ctx, r.client.config, "", false, true)
+				if err == nil || err.Error() != test.want || time.Since(begin) != test.took {
+					t.Errorf("after %v: %v\nwant %s", time.Since(begin), err, test.want)
 				}
 			})
 		})
