@@ -20,10 +20,12 @@ type RecordsHeader struct {
 	Tool    string    `json:"tool"`
 	Started time.Time `json:"started"`
 	// Engine is its address without credentials.
-	Engine  string  `json:"engine,omitempty"`
-	Model   string  `json:"model,omitempty"`
-	Seed    uint64  `json:"seed"`
-	Dialect Dialect `json:"dialect"`
+	Engine string `json:"engine,omitempty"`
+	Model  string `json:"model,omitempty"`
+	Seed   uint64 `json:"seed"`
+	// ContentSeed made the prompts.
+	ContentSeed uint64  `json:"content_seed"`
+	Dialect     Dialect `json:"dialect"`
 	// Workload says what was sent, in the words of the flags.
 	Workload string `json:"workload,omitempty"`
 }

@@ -19,9 +19,11 @@ type Report struct {
 	Engine  string    `json:"engine"`
 	Model   string    `json:"model"`
 	// Version of the engine, where it tells.
-	Version string  `json:"engine_version,omitempty"`
-	Seed    uint64  `json:"seed"`
-	Dialect Dialect `json:"dialect"`
+	Version string `json:"engine_version,omitempty"`
+	Seed    uint64 `json:"seed"`
+	// ContentSeed made the prompts.
+	ContentSeed uint64  `json:"content_seed"`
+	Dialect     Dialect `json:"dialect"`
 	// Workload says what was sent, in the words of the flags.
 	Workload string    `json:"workload"`
 	Notes    []string  `json:"notes,omitempty"`
@@ -86,7 +88,7 @@ func percent(v Value) string {
 }
 
 func (r *Report) points() table {
-	t := table{{"point", "offered/s", "done/s", "tokens/s", "goodput/s", "ok", "failed", "in SLO", "in flight", "running", "waiting", "KV", "lag p99", "verdict"}}
+	t := table{{"point", "offered/s", "done/s", "tokens/s", "goodput/s", "ok", "failed", "in SLO", "most in flight", "running", "waiting", "KV", "lag p99", "verdict"}}
 	for _, p := range r.Results {
 		all := p.All()
 		running, waiting, kv := "-", "-", "-"
@@ -100,14 +102,14 @@ func (r *Report) points() table {
 				verdict += fmt.Sprintf(" +%d", more)
 			}
 		}
-		lag := p.ScheduleLag.P99
-		if math.IsNaN(float64(lag)) {
-			lag = p.ScheduleLag.Max
+		lag := seconds(float64(p.ScheduleLag.P99))
+		if math.IsNaN(float64(p.ScheduleLag.P99)) && p.ScheduleLag.N > 0 {
+			lag = "≤ " + seconds(float64(p.ScheduleLag.Max))
 		}
 		t = append(t, []string{
 			p.Name, number(p.OfferedRate, 2), number(p.CompletedRate, 2), number(p.OutputTokenRate, 0), number(p.Goodput, 2),
 			strconv.Itoa(all.Outcomes[OK]), strconv.Itoa(all.Failures()), percent(all.Attainment), strconv.Itoa(p.PeakInFlight),
-			running, waiting, kv, seconds(float64(lag)), verdict,
+			running, waiting, kv, lag, verdict,
 		})
 	}
 	return t
@@ -176,7 +178,7 @@ const definitions = "TTFT, TTFO and E2E run from the scheduled moment, \"TTFT se
 // WriteText writes the report for a terminal.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s at %s, %s\n\n", r.Model, r.Engine, r.Workload)
+	fmt.Fprintf(&b, "\n%s at %s, %s, seed %d, content seed %d\n\n", r.Model, r.Engine, r.Workload, r.Seed, r.ContentSeed)
 	if err := r.points().writeText(&b); err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	fmt.Fprintf(&b, "# Probe of %s\n\n", r.Model)
 	for _, line := range [][2]string{
 		{"Engine", r.Engine + " " + r.Version}, {"Started", r.Started.UTC().Format(time.RFC3339)}, {"Workload", r.Workload},
-		{"Seed", strconv.FormatUint(r.Seed, 10)}, {"Tool", r.Tool},
+		{"Seed", strconv.FormatUint(r.Seed, 10)}, {"Content seed", strconv.FormatUint(r.ContentSeed, 10)}, {"Tool", r.Tool},
 	} {
 		fmt.Fprintf(&b, "- %s: %s\n", line[0], strings.TrimSpace(line[1]))
 	}

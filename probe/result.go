@@ -257,9 +257,10 @@ func (r *Result) judge(p *Point) {
 
 // judgeClient finds whether the client could keep its schedule.
 func (r *Result) judgeClient(p *Point, fault func(code, format string, args ...any)) {
-	lag := float64(r.ScheduleLag.P99)
+	lag, at := float64(r.ScheduleLag.P99), "at p99"
 	if math.IsNaN(lag) {
-		lag = float64(r.ScheduleLag.Max)
+		// Of fewer than 100 requests, one that was late is more than 1 %.
+		lag, at = float64(r.ScheduleLag.Max), fmt.Sprintf("at most, of %.0f requests", r.ScheduleLag.N)
 	}
 	limit, of := maxLag, "10 ms"
 	for _, g := range r.Gates {
@@ -273,8 +274,8 @@ func (r *Result) judgeClient(p *Point, fault func(code, format string, args ...a
 		if r.Self.CPUShare < maxCPUShare/2 {
 			why = "something else"
 		}
-		fault(FaultClientLimited, "requests went out %s late at p99, more than %s: %s kept this machine busy; the client used %.0f %% of its CPUs, connection set-up took %s at most",
-			seconds(lag), of, why, 100*float64(r.Self.CPUShare), seconds(float64(r.ConnectionSetup.Max)))
+		fault(FaultClientLimited, "requests went out %s late %s, more than %s: %s kept this machine busy; the client used %.0f %% of its CPUs, connection set-up took %s at most",
+			seconds(lag), at, of, why, 100*float64(r.Self.CPUShare), seconds(float64(r.ConnectionSetup.Max)))
 	}
 	if share := float64(r.Self.CPUShare); share > maxCPUShare {
 		fault(FaultClientLimited, "the client used %.0f %% of its CPUs", 100*share)
