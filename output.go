@@ -55,7 +55,35 @@ func writeOutput(path string, force bool, write func(io.Writer) error) (err erro
 	return nil
 }
 
-// outputFree says, before any work is done, whether a file may be written.
+// outputsReady says, before any work is done, whether the files can be
+// written; an empty path is none.
+func outputsReady(force bool, paths ...string) error {
+	seen := map[string]bool{}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if seen[filepath.Clean(path)] {
+			return fmt.Errorf("writing %s: it is given for two outputs", path)
+		}
+		seen[filepath.Clean(path)] = true
+		if err := outputFree(path, force); err != nil {
+			return err
+		}
+		// Permissions and file systems are best asked by doing it.
+		f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+		if err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
+		}
+		f.Close()
+		if err := os.Remove(f.Name()); err != nil {
+			return fmt.Errorf("writing %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// outputFree says whether a file may be written.
 func outputFree(path string, force bool) error {
 	info, err := os.Lstat(path)
 	switch {

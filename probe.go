@@ -54,14 +54,7 @@ type probeFlags struct {
 func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
 	c := app.Command("probe", "Put load on an engine and measure it: open loop at a rate, closed loop at a concurrency, or a trace.")
 	f := &probeFlags{}
-	c.Flag("engine.url", "Base URL of the engine; its API and its metrics page are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&f.engine.URL)
-	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine.").StringVar(&f.engine.BearerTokenFile)
-	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&f.engine.HeaderFile)
-	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&f.engine.TLS.CAFile)
-	c.Flag("engine.tls.cert-file", "Client certificate to show to the engine.").StringVar(&f.engine.TLS.CertFile)
-	c.Flag("engine.tls.key-file", "Key of the client certificate.").StringVar(&f.engine.TLS.KeyFile)
-	c.Flag("engine.tls.server-name", "Name expected in the engine's certificate.").StringVar(&f.engine.TLS.ServerName)
-	c.Flag("engine.tls.insecure-skip-verify", "Do not check the engine's certificate.").BoolVar(&f.engine.TLS.InsecureSkipVerify)
+	addEngineFlags(c, &f.engine)
 	c.Flag("engine.interval", "Time between two readings of the engine's metrics beside the load.").Default(probe.DefaultReadingInterval.String()).DurationVar(&f.engine.Interval)
 	c.Flag("model", "Served model name; needed where the engine serves several.").StringVar(&f.model)
 	c.Flag("usage", "Token counts to ask for: auto (what the engine has), final, continuous or off.").Default("auto").EnumVar(&f.usage, "auto", "final", "continuous", "off")
@@ -106,13 +99,8 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err != nil {
 		return usageError{err}
 	}
-	for _, path := range []string{f.records, f.summary, f.results} {
-		if path == "" {
-			continue
-		}
-		if err := outputFree(path, f.force); err != nil {
-			return usageError{err}
-		}
+	if err := outputsReady(f.force, f.records, f.summary, f.results); err != nil {
+		return usageError{err}
 	}
 	// Interrupted is not finished: only the whole run's own bound may end it quietly.
 	limit, cancel := withDuration(ctx, f.maxDuration)
@@ -126,10 +114,14 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	}
 	f.client.BaseURL, f.client.Header, f.client.TLS = api.Base, api.Header, api.TLS
 	facts, err := probe.Preflight(ctx, f.client, f.model, load.chat, load.completions)
-	if err != nil {
-		return fmt.Errorf("before the load: %v", err) // not %w: an ended context is no success here
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("ended before the load")
+	case err != nil:
+		return fmt.Errorf("before the load: %v", err) // not %w: a request's deadline is not the command's
 	}
-	if err := load.longest(facts.MaxModelLen); err != nil {
+	points, err := load.ready(facts)
+	if err != nil {
 		return usageError{err}
 	}
 	f.client.Model, f.client.Dialect = facts.Model, facts.Dialect
@@ -148,8 +140,8 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	defer client.Close()
 
 	report := &probe.Report{
-		Tool: name + " " + version.Version, Started: time.Now(), Engine: api.Base, Model: facts.Model,
-		Seed: load.seed, Dialect: f.client.Dialect, Workload: load.words,
+		Tool: strings.TrimSpace(name + " " + version.Version), Started: time.Now(), Engine: api.Base, Model: facts.Model,
+		Seed: load.seed, ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
 	}
 	runner := &probe.Runner{Client: client}
 	closeReadings, err := f.readings(ctx, runner)
@@ -160,7 +152,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if f.records != "" {
 		runner.Records, err = probe.CreateRecords(f.records, f.force, probe.RecordsHeader{
 			Tool: report.Tool, Started: report.Started, Engine: api.Base, Model: facts.Model, Seed: load.seed,
-			Dialect: f.client.Dialect, Workload: load.words,
+			ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
 		}, func(err error) {
 			logger.Error("the run ends: records cannot be written", "err", err)
 			stop(err)
@@ -178,7 +170,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		logger.Debug("connections are opened by the load", "err", err)
 	}
 
-	err = f.points(ctx, runner, load, facts, report)
+	err = f.points(ctx, runner, points, report)
 	if runner.Records != nil {
 		err = errors.Join(err, runner.Records.Close())
 	}
@@ -188,7 +180,9 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 			report.Version = r.Engine.Version
 		}
 	}
-	err = errors.Join(err, f.write(report, out))
+	if len(report.Results) > 0 {
+		err = errors.Join(err, f.write(report, out))
+	}
 	if err != nil {
 		text := errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // an ended context is no success here
 		if usage := (usageError{}); errors.As(err, &usage) {
@@ -203,16 +197,12 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 }
 
 // points runs one point after the other until the context ends.
-func (f *probeFlags) points(ctx context.Context, runner *probe.Runner, load *load, facts *probe.Facts, report *probe.Report) error {
-	progress := &probe.Progress{Runner: runner, Out: os.Stderr, Points: len(load.points)}
+func (f *probeFlags) points(ctx context.Context, runner *probe.Runner, points []probe.Point, report *probe.Report) error {
+	progress := &probe.Progress{Runner: runner, Out: os.Stderr, Points: len(points)}
 	progress.Width, progress.Redraw = terminalWidth(os.Stderr)
-	for i, p := range load.points {
+	for i, point := range points {
 		if ctx.Err() != nil {
-			return fmt.Errorf("ended before point %d of %d", i+1, len(load.points))
-		}
-		point, err := load.point(p, facts)
-		if err != nil {
-			return usageError{err}
+			return fmt.Errorf("ended before point %d of %d", i+1, len(points))
 		}
 		shown, done := context.WithCancel(ctx)
 		var group errgroup.Group

@@ -116,8 +116,12 @@ func (f *loadFlags) resolve() (*load, error) {
 		return nil, errors.New("say what to send: --rate, --concurrency or --trace.file")
 	case modes > 1:
 		return nil, errors.New("--rate, --concurrency and --trace.file exclude each other")
-	case f.matrix && len(f.rates) == 0:
-		return nil, errors.New("--matrix needs --rate")
+	case len(f.rates) == 0 && (f.matrix || f.ramp != "" || f.arrivals != "poisson"):
+		return nil, errors.New("--matrix, --ramp and --arrivals need --rate")
+	case f.traceFile == "" && (f.traceSpeed != 1 || f.tracePeak != 1 || f.traceExact):
+		return nil, errors.New("--trace.speed, --trace.peak-factor and --trace.keep-grid need --trace.file")
+	case !(f.traceSpeed > 0) || !(f.tracePeak > 0):
+		return nil, errors.New("--trace.speed and --trace.peak-factor must be above 0")
 	case (f.arrivals == "gamma") != (len(f.burstiness) > 0):
 		return nil, errors.New("--arrivals=gamma and --burstiness are needed together")
 	case len(f.burstiness) > 1 && !f.matrix:
@@ -286,6 +290,21 @@ func (l *load) longest(maxModelLen int) error {
 
 // defaultDuration of a point that nothing else ends.
 const defaultDuration = time.Minute
+
+// ready makes the points, now that the engine is known.
+func (l *load) ready(facts *probe.Facts) ([]probe.Point, error) {
+	if err := l.longest(facts.MaxModelLen); err != nil {
+		return nil, err
+	}
+	points := make([]probe.Point, len(l.points))
+	for i, p := range l.points {
+		var err error
+		if points[i], err = l.point(p, facts); err != nil {
+			return nil, err
+		}
+	}
+	return points, nil
+}
 
 // point makes a point of a plan.
 func (l *load) point(p plannedPoint, facts *probe.Facts) (probe.Point, error) {

@@ -76,7 +76,7 @@ func TestProbeCommand(t *testing.T) {
 		"--slo=ttft:p50:30s", "--seed=7", "--out.records=" + records, "--out.summary=" + summary, "--out.results=" + results,
 	}
 	_, out, errOut := probed(t, args...)
-	for _, want := range []string{"20/s", "40/s", "class a", "class b", "ttft:p50:30s"} {
+	for _, want := range []string{"20/s", "40/s", "class a", "class b", "ttft:p50:30s", "seed 7, content seed "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the report has no %q:\n%s%s", want, out, errOut)
 		}
@@ -170,10 +170,20 @@ func TestProbeStatus(t *testing.T) {
 		{"gamma without shape", []string{"--rate=1", "--arrivals=gamma"}, exitUsage, "needed together"},
 		{"a bad bound", []string{"--rate=1", "--slo=speed:p99:1s"}, exitUsage, "no metric"},
 		{"a trace without format", []string{"--trace.file=go.mod"}, exitUsage, "give its --trace.format"},
+		{"a ramp of a closed loop", []string{"--concurrency=1", "--ramp=linear:1:5s"}, exitUsage, "need --rate"},
+		{"arrivals of a trace", []string{"--trace.file=go.mod", "--arrivals=constant"}, exitUsage, "need --rate"},
+		{"the speed of no trace", []string{"--rate=1", "--trace.speed=2"}, exitUsage, "need --trace.file"},
+		{"a trace that stands still", []string{"--trace.file=go.mod", "--trace.format=azure", "--trace.speed=0"}, exitUsage, "above 0"},
+		{"a rate that nobody can send", append([]string{"--engine.url=" + good, "--rate=1e9"}, small[1:]...), exitUsage, "up to 1e+06"},
+		{"no folder for the results", append([]string{"--engine.url=" + good, "--out.results=" + filepath.Join(t.TempDir(), "none", "r.json")}, small...), exitUsage, "no such file"},
+		{"two outputs in one file", []string{"--rate=1", "--out.results=x", "--out.records=./x"}, exitUsage, "two outputs"},
 		{"a class that is none", []string{"--rate=1", "--class=x:prompt=0"}, exitUsage, "--class"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, out, errOut := probed(t, test.args...)
+			if status == exitUsage && out != "" {
+				t.Errorf("wrong use prints a report:\n%s", out)
+			}
 			if status != test.status || !strings.Contains(out+errOut, test.want) {
 				t.Errorf("status %d, want %d with %q:\n%s\n%s", status, test.status, test.want, out, errOut)
 			}
@@ -189,6 +199,7 @@ func TestProbeStatus(t *testing.T) {
 func TestProbeMatrix(t *testing.T) {
 	f := loadFlags{
 		trace: &traceFlags{}, classes: []string{"chat", "rag"}, rates: numbers{1, 2}, burstiness: numbers{0.25, 1}, arrivals: "gamma", matrix: true,
+		traceSpeed: 1, tracePeak: 1,
 	}
 	l, err := f.resolve()
 	if err != nil {

@@ -30,10 +30,8 @@ func addProfile(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("out.report", "Page to write (HTML, needs nothing else).").Default("workload-profile.html").StringVar(&report)
 	c.Flag("force", "Replace files that exist.").BoolVar(&force)
 	return c, func(_ context.Context, out io.Writer) error {
-		for _, file := range []string{classesFile, report} {
-			if err := outputFree(file, force); err != nil {
-				return usageError{err}
-			}
+		if err := outputsReady(force, classesFile, report); err != nil {
+			return usageError{err}
 		}
 		read, sum, err := trace.read(path)
 		if err != nil {
