@@ -138,7 +138,7 @@ func (c *client) metrics(ctx context.Context) (body []byte, contentType string, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, "", statusFailure(c.page, resp.StatusCode)
+		return nil, "", statusFailure(c.page, resp.StatusCode, c.tokenFile != "" || c.headerFile != "")
 	}
 	var from io.Reader = io.LimitReader(resp.Body, c.maxPage+1)
 	switch encoding := resp.Header.Get("Content-Encoding"); encoding {

@@ -86,8 +86,11 @@ func requestFailure(url string, err error) *Failure {
 }
 
 // statusFailure says what an HTTP status other than 200 means.
-func statusFailure(url string, status int) *Failure {
+// credentials tells that some were sent.
+func statusFailure(url string, status int, credentials bool) *Failure {
 	switch {
+	case (status == 401 || status == 403) && credentials:
+		return failure("unauthorized", "%s answers %d: it does not take the credentials of --engine.bearer-token-file or --engine.header-file", url, status)
 	case status == 401 || status == 403:
 		return failure("unauthorized", "%s answers %d; give --engine.bearer-token-file or --engine.header-file", url, status)
 	case status >= 300 && status < 400:

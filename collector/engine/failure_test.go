@@ -42,3 +42,12 @@ func TestRequestFailure(t *testing.T) {
 		}
 	}
 }
+
+// Who gave credentials is told that they were refused, not to give some.
+func TestRefusedCredentials(t *testing.T) {
+	for credentials, want := range map[bool]string{false: "; give --engine.bearer-token-file", true: "does not take the credentials"} {
+		if f := statusFailure("http://h/metrics", 401, credentials); f.Reason != "unauthorized" || !strings.Contains(f.Error(), want) {
+			t.Errorf("credentials %v: %q %v", credentials, f.Reason, f)
+		}
+	}
+}
