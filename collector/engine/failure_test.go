@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"syscall"
+	"strings"
 	"testing"
 )
 
