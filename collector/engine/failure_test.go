@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"syscall"
 	"strings"
+	"syscall"
 	"testing"
 )
 
