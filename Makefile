@@ -28,12 +28,12 @@ TESTFLAGS ?=
 
 BINARY := bin/headroom_exporter
 
-.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench generate format lint vet packages clean help
+.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client generate format lint vet packages clean help
 
 all: build
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/headroom_exporter
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BINARY) .
@@ -61,6 +61,9 @@ e2e-vllm: ## Scenarios against a real vLLM (E2E_VLLM_DIR, E2E_VLLM_SERVE)
 bench: e2e/bin/prometheus ## Go benchmarks, then the cost of the process, alone and beside a Prometheus server
 	$(GO) test -run='^$$' -bench=. -benchmem ./...
 	cd e2e && $(GO) run ./bench
+
+bench-client: build ## What the probe's client can do on one core, beside vLLM's where that is installed
+	cd e2e && $(GO) run ./bench-client
 
 generate: ## Files that are made from code
 	$(GO) generate ./...
