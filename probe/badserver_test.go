@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -291,10 +293,9 @@ func TestBadServers(t *testing.T) {
 // they were due.
 func TestStall(t *testing.T) {
 	var begin time.Time
+	var first sync.Once
 	stalling := func(w *events, q asked) error {
-		if q.Number == 0 {
-			begin = q.Arrived
-		}
+		first.Do(func() { begin = q.Arrived })
 		pause := func(d time.Duration) {
 			time.Sleep(d)
 			if at := time.Since(begin); at >= 2*time.Second && at < 32*time.Second {
@@ -346,10 +347,9 @@ func TestStallOfAnIdleEngine(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var begin time.Time
+			var first sync.Once
 			stops := func(w *events, q asked) error {
-				if q.Number == 0 {
-					begin = q.Arrived
-				}
+				first.Do(func() { begin = q.Arrived })
 				// From 3.5 s to 11.5 s nothing is answered; every answer before took 0.15 s.
 				if at := time.Since(begin); at >= 3500*time.Millisecond && at < 11500*time.Millisecond {
 					time.Sleep(11500*time.Millisecond - at)
@@ -370,4 +370,61 @@ func TestStallOfAnIdleEngine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOtherModel: who answers in another's name is noted, whatever the order
+// and spelling of the chunk; a chunk without a name says nothing.
+func TestOtherModel(t *testing.T) {
+	for _, test := range []struct{ member, want string }{
+		{`"model":"m",`, ""},
+		{`"model" : "m",`, ""},
+		{`"model":"\u006d",`, ""},
+		{``, ""},
+		{`"model":"n",`, `other_model: 5 answers name another model than was asked for: "n"`},
+		{`"model":"mm",`, `other_model: 5 answers name another model than was asked for: "mm"`},
+	} {
+		t.Run(test.member, func(t *testing.T) {
+			named := func(w *events, q asked) error {
+				for range q.MaxTokens {
+					time.Sleep(time.Millisecond)
+					w.data(`{%s"choices":[{"index":0,"text":"x","token_ids":[7]}]}`, test.member)
+				}
+				w.usage(8, q.MaxTokens)
+				w.done()
+				return nil
+			}
+			virtual(t, ClientConfig{}, named, func(t *testing.T, ctx context.Context, r *rig) {
+				result := measure(t, r, Point{Name: "p", Source: requests(5, time.Second)})
+				var notes []string
+				for _, w := range result.Warnings {
+					notes = append(notes, w.Code+": "+w.Detail)
+				}
+				if got := strings.Join(notes, "; "); got != test.want || len(result.Faults) > 0 {
+					t.Errorf("notes %q, want %q; faults %v", got, test.want, result.Faults)
+				}
+			})
+		})
+	}
+}
+
+// TestTokensNotCounted: a number of tokens that nobody gave is unknown, not 0.
+func TestTokensNotCounted(t *testing.T) {
+	uncounted := func(w *events, q asked) error {
+		for range 3 {
+			time.Sleep(time.Millisecond)
+			w.data(`{"choices":[{"index":0,"text":"x"}]}`)
+		}
+		w.done()
+		return nil
+	}
+	virtual(t, ClientConfig{Dialect: Dialect{PromptIDs: true}}, uncounted, func(t *testing.T, ctx context.Context, r *rig) {
+		result := measure(t, r, Point{Name: "p", Source: &each{n: 5, every: time.Second, request: workload.Request{Class: "c", PromptTokens: 8, MaxTokens: 16}}})
+		all := result.All()
+		if all.Outcomes[OK] != 5 || !math.IsNaN(float64(all.Output)) || !math.IsNaN(float64(result.OutputTokenRate)) {
+			t.Errorf("outcomes %v, %v tokens on average, %v tokens/s", all.Outcomes, all.Output, result.OutputTokenRate)
+		}
+		if len(result.Warnings) != 1 || result.Warnings[0].Code != FaultTokens {
+			t.Errorf("notes %v", result.Warnings)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,6 +73,7 @@ type Client struct {
 	epoch     time.Time
 	// completions and chat are the addresses that generate.
 	completions, chat *url.URL
+	modelMember       []byte // the asked model as servers write it into a chunk
 	header            http.Header
 	streams           sync.Pool
 	watch             watchdog
@@ -91,7 +93,11 @@ func NewClient(config ClientConfig) (*Client, error) {
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, fmt.Errorf("the engine's address is %q; it must look like http://127.0.0.1:8000", config.BaseURL)
 	}
-	c := &Client{config: config, epoch: time.Now()}
+	model, err := json.Marshal(config.Model)
+	if err != nil {
+		return nil, fmt.Errorf("the model's name: %w", err)
+	}
+	c := &Client{config: config, epoch: time.Now(), modelMember: append([]byte(`"model":`), model...)}
 	prefix := strings.TrimRight(base.Path, "/")
 	completions, chat := *base, *base
 	completions.Path, chat.Path = prefix+"/v1/completions", prefix+"/v1/chat/completions"

@@ -75,6 +75,8 @@ type Exchange struct {
 	Status int
 	// Error says what went wrong; empty when nothing did.
 	Error string
+	// OtherModel is the model that the answer names, where that is not the one asked for.
+	OtherModel string
 	// FinishLength tells that the engine ended the answer at max_tokens.
 	FinishLength bool
 }

@@ -64,7 +64,7 @@ func TestRecordedStreams(t *testing.T) {
 				if x.Outcome != OK || x.Status != http.StatusOK || x.Error != "" {
 					t.Fatalf("%s, status %d: %s", x.Outcome, x.Status, x.Error)
 				}
-				got.Sent, got.Headers, got.End, got.Connect, got.Gaps, got.Outcome, got.Status = 0, 0, 0, 0, nil, "", 0
+				got.Sent, got.Headers, got.End, got.Connect, got.Gaps, got.Outcome, got.Status, got.OtherModel = 0, 0, 0, 0, nil, "", 0, ""
 				if g, w := show(got), show(want); g != w {
 					t.Errorf("got\n%s\nwant\n%s", g, w)
 				}

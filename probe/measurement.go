@@ -18,8 +18,9 @@ type group struct {
 	outcomes             map[Outcome]int
 	ttft, ttftSent, ttfo Distribution
 	tpot, itl, icl, e2e  Distribution
-	// completions and promptTokens, completionTokens are of requests that ended as asked.
-	completions                    int
+	// completions and promptTokens, completionTokens are of requests that ended
+	// as asked; counted of them say how many tokens came.
+	completions, counted           int
 	promptTokens, completionTokens float64
 }
 
@@ -69,6 +70,9 @@ type measurement struct {
 	// texts were sent instead of token ids; promptMisses of them were not as long as asked for.
 	texts, promptMisses int
 	longestGap          float64
+	// otherModels are answers that name another model, otherModel the first such.
+	otherModels int
+	otherModel  string
 	// firstDue, lastDue and lastEnd bound the requests that count, which are due
 	// in number, censored ones too.
 	firstDue, lastDue, lastEnd time.Duration
@@ -166,6 +170,11 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 	if rec.Error != "" {
 		m.countError(string(rec.Outcome) + ": " + rec.Error)
 	}
+	if x.OtherModel != "" {
+		if m.otherModels++; m.otherModel == "" {
+			m.otherModel = x.OtherModel
+		}
+	}
 	m.longestGap = max(m.longestGap, x.LongestGap().Seconds())
 	good := rec.Outcome == OK
 	if good && (m.windowEnd < 0 || x.End <= m.windowEnd) {
@@ -195,7 +204,10 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 		if good {
 			g.completions++
 			g.promptTokens += float64(rec.PromptTokens)
-			g.completionTokens += float64(max(rec.CompletionTokens, 0))
+			if rec.CompletionTokens >= 0 {
+				g.counted++
+				g.completionTokens += float64(rec.CompletionTokens)
+			}
 		}
 	})
 }
@@ -299,6 +311,7 @@ func (m *measurement) result(p *Point, full bool) *Result {
 		Capped: m.cappedCount, Unsent: m.unsentCount, LongestGap: Value(m.longestGap),
 		ScheduleLag: m.lag.Summary(), NewConnections: m.newConns, ConnectionSetup: m.connect.Summary(),
 		Errors: m.errors, Texts: m.texts, PromptMisses: m.promptMisses,
+		OtherModels: m.otherModels, OtherModel: m.otherModel,
 	}
 	if p.Concurrency > 0 {
 		r.Loop = "closed"
@@ -316,6 +329,9 @@ func (m *measurement) result(p *Point, full bool) *Result {
 	r.OfferedRate = finite(offered)
 	r.CompletedRate = finite(float64(m.servedBefore) / window)
 	r.OutputTokenRate = finite(m.tokensBefore / window)
+	if all.counted < all.completions {
+		r.OutputTokenRate = Value(math.NaN())
+	}
 	r.Goodput = finite(float64(all.attempts-all.violations) / window)
 	for k, g := range m.groups {
 		r.Groups = append(r.Groups, g.summary(k, p))
@@ -345,7 +361,7 @@ func (g *group) summary(k groupKey, p *Point) Group {
 		Dimension: k.dimension, Name: k.name,
 		Attempts: g.attempts, Violations: g.violations, Outcomes: g.outcomes,
 		Attainment: Value(1 - float64(g.violations)/float64(g.attempts)),
-		Prompt:     Value(g.promptTokens / float64(g.completions)), Output: Value(g.completionTokens / float64(g.completions)),
+		Prompt:     Value(g.promptTokens / float64(g.completions)), Output: Value(g.completionTokens / float64(g.counted)),
 		TTFT: g.ttft.Summary(), TTFTSent: g.ttftSent.Summary(), TTFO: g.ttfo.Summary(),
 		TPOT: g.tpot.Summary(), ITL: g.itl.Summary(), ICL: g.icl.Summary(), E2E: g.e2e.Summary(),
 	}

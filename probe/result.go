@@ -43,15 +43,18 @@ type Result struct {
 	ConnectionSetup Summary `json:"connection_setup"`
 	// Texts counts prompts that were sent as text, PromptMisses those of them
 	// that were more than 2 % and 4 tokens from the length asked for.
-	Texts        int            `json:"texts,omitempty"`
-	PromptMisses int            `json:"prompt_misses,omitempty"`
-	LongestGap   Value          `json:"longest_gap_s"`
-	Stalls       []StallSpan    `json:"stalls,omitempty"`
-	Errors       map[string]int `json:"errors,omitempty"`
-	Self         Self           `json:"self"`
-	Engine       *EngineSummary `json:"engine,omitempty"`
-	GPUs         []GPUSummary   `json:"gpus,omitempty"`
-	Interrupted  bool           `json:"interrupted,omitempty"`
+	Texts        int `json:"texts,omitempty"`
+	PromptMisses int `json:"prompt_misses,omitempty"`
+	// OtherModels counts answers that name another model than was asked for, OtherModel is the first such.
+	OtherModels int            `json:"other_models,omitempty"`
+	OtherModel  string         `json:"other_model,omitempty"`
+	LongestGap  Value          `json:"longest_gap_s"`
+	Stalls      []StallSpan    `json:"stalls,omitempty"`
+	Errors      map[string]int `json:"errors,omitempty"`
+	Self        Self           `json:"self"`
+	Engine      *EngineSummary `json:"engine,omitempty"`
+	GPUs        []GPUSummary   `json:"gpus,omitempty"`
+	Interrupted bool           `json:"interrupted,omitempty"`
 
 	// Faults are why the result must not be used, Warnings what to know when using it.
 	Faults   []Fault `json:"faults,omitempty"`
@@ -126,6 +129,7 @@ const (
 	FaultTokens         = "tokens_not_counted"
 	FaultForeign        = "foreign_traffic"
 	FaultPromptLength   = "prompt_length"
+	FaultOtherModel     = "other_model"
 )
 
 // StallSpan is a stall in seconds since the run's start.
@@ -232,11 +236,18 @@ func (r *Result) judge(p *Point) {
 	if r.Capped > 0 {
 		fault(FaultCapped, "a cap held %d requests back (%d were never sent): the load was less open than asked for", r.Capped, r.Unsent)
 	}
-	if all.TTFT.N > 0 && all.TPOT.N == 0 && all.Output > 1 || all.TTFT.N > 0 && math.IsNaN(float64(all.Output)) && all.Outcomes[OK] > 0 {
+	switch {
+	case all.TTFT.N == 0 || all.Outcomes[OK] == 0:
+	case math.IsNaN(float64(all.Output)):
 		warn(FaultTokens, "the engine does not say how many tokens it made, so that TPOT is not known")
+	case all.TPOT.N == 0 && all.Output > 1:
+		warn(FaultTokens, "every answer came at one moment, so that TPOT is not known")
 	}
 	if float64(r.PromptMisses) > maxMismatchShare*float64(r.Texts) {
 		warn(FaultPromptLength, "%d of %d prompts sent as text are more than 2 %% and 4 tokens from the length asked for", r.PromptMisses, r.Texts)
+	}
+	if r.OtherModels > 0 {
+		warn(FaultOtherModel, "%d answers name another model than was asked for: %q", r.OtherModels, r.OtherModel)
 	}
 	for _, g := range r.Gates {
 		switch {

@@ -18,8 +18,7 @@ var doneMark = []byte("[DONE]")
 
 // progress is what the chunks of one stream have said so far.
 type progress struct {
-	done      bool
-	promptIDs bool
+	done bool
 	// counted are tokens counted by ids, byUsage by the usage of every chunk.
 	counted, byUsage int
 	ids              bool
@@ -61,9 +60,26 @@ func (c *Client) read(ctx context.Context, s *stream, body io.Reader, x *Exchang
 			x.Outcome, x.Error = StreamError, "the stream brought an error: "+failureText(e.data)
 			break
 		}
+		if x.Chunks == 0 && p.chunk.choices > 0 {
+			x.OtherModel = c.otherModel(e.data)
+		}
 		x.take(&p, e.at, s)
 	}
 	x.count(&p)
+}
+
+// otherModel returns the model that a chunk names, if that is not the one asked for.
+func (c *Client) otherModel(data []byte) string {
+	if bytes.Contains(data, c.modelMember) {
+		return ""
+	}
+	var named struct {
+		Model string `json:"model"`
+	}
+	if json.Unmarshal(data, &named) != nil || named.Model == c.config.Model {
+		return ""
+	}
+	return named.Model
 }
 
 // take adds one chunk.

@@ -150,10 +150,3 @@ func (w *watchdog) takeStalls() []Stall {
 	w.stalls, w.stalled = nil, false
 	return s
 }
-
-// inFlight is how many requests are under way.
-func (w *watchdog) inFlight() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.flights)
-}
