@@ -225,6 +225,14 @@ func TestProbeRecordsAfterKill(t *testing.T) {
 	if status := p.status(startLimit); status != -1 {
 		t.Errorf("status %d", status)
 	}
+	// The kernel may stop in the middle of a write: what follows the last line end is no record.
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, int64(bytes.LastIndexByte(b, '\n')+1)); err != nil {
+		t.Fatal(err)
+	}
 	if n := len(readRecords(t, path)); n < 20 {
 		t.Errorf("%d records are left", n)
 	}
