@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -370,6 +372,32 @@ func TestCancelledPoll(t *testing.T) {
 		}
 	})
 }
+
+// TestPollCancelledForACause: what ended the caller, here its own port in use,
+// must not be read as the engine's fault, however the request words it.
+func TestPollCancelledForACause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		ctx, cancel := context.WithCancelCause(t.Context())
+		p, err := New(Config{URL: "http://127.0.0.1:8000", ProcPath: t.TempDir(), RoundTripper: roundTrip(func(*http.Request) (*http.Response, error) {
+			cancel(errors.New("listen tcp :9845: address already in use"))
+			return nil, context.Cause(ctx)
+		})}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := p.Poll(ctx); o.Reason != "cancelled" || len(o.Stats.Failures) != 0 {
+			t.Errorf("reason %q, failures %v", o.Reason, o.Stats.Failures)
+		}
+		if log.Len() != 0 {
+			t.Errorf("the log blames the engine: %s", log.String())
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestPollIsSingleFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
