@@ -16,10 +16,13 @@ var mayImport = map[string][]string{
 	"sidecar":                {"capacity", "collector/engine", "collector/gpu", "rules"},
 	"web":                    {"capacity", "collector/engine", "collector/gpu", "sidecar"},
 	"simulator":              {"collector/gpu"},
-	"probe/workload":         nil,
-	"probe/workload/profile": {"probe/workload"},
+	"capacity/curve":         {"capacity"},
+	"probe/workload":         {"capacity"},
+	"probe/workload/profile": {"capacity", "probe/workload"},
+	"probe/knee":             {"capacity", "capacity/curve", "probe/workload"},
+	"probe/report":           {"capacity", "capacity/curve"},
 	"probe/nullserver":       nil,
-	"probe":                  {"capacity", "collector/engine", "collector/gpu", "probe/nullserver", "probe/workload"},
+	"probe":                  {"capacity", "capacity/curve", "collector/engine", "collector/gpu", "probe/knee", "probe/nullserver", "probe/workload"},
 }
 
 func TestDependenciesPointOneWay(t *testing.T) {

@@ -91,7 +91,7 @@ func (c *Class) validate() error {
 		}
 	}
 	for _, s := range c.SLO {
-		if err := s.validate(); err != nil {
+		if err := s.Validate(); err != nil {
 			return err
 		}
 	}

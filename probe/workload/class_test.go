@@ -19,7 +19,7 @@ func TestParseClass(t *testing.T) {
 		"document:natural-end": {Name: "document", Weight: 1, Prompt: FixedLength(10240), Output: FixedLength(1536), NaturalEnd: true},
 		"a:prompt=512,prompt-sd=128,output=256,slo=ttft:p99:800ms,slo=e2e:p99.9:12s,chat": {
 			Name: "a", Weight: 1, Prompt: Lengths{Distribution: Normal, Mean: 512, SD: 128}, Output: FixedLength(256), Chat: true,
-			SLO: []SLO{{"ttft", 99, 800 * time.Millisecond}, {"e2e", 99.9, 12 * time.Second}},
+			SLO: []SLO{{Metric: "ttft", Percentile: 99, Bound: 800 * time.Millisecond}, {Metric: "e2e", Percentile: 99.9, Bound: 12 * time.Second}},
 		},
 		"b:prompt=100-200@3|400,output=64,output-sd=32,output-distribution=lognormal,output-min=4,output-max=256,chat=false": {
 			Name: "b", Weight: 1, Prompt: Lengths{Distribution: Buckets, Buckets: []Bucket{{100, 200, 3}, {400, 400, 1}}},
@@ -174,7 +174,7 @@ func someFile() File {
 		Classes: []Class{
 			{Name: "a", Weight: 0.25, Joint: Joint{{500, 10, 2}, {700, 30, 1}}, Match: &Match{Tenant: "shop", Scenario: `with "quotes", [brackets] and {braces}`}, Observed: &o},
 			{Name: "b", Weight: 0.75, Prompt: Lengths{Distribution: Lognormal, Mean: 100, SD: 50, Min: 2, Max: 4000}, Output: FixedLength(8),
-				SLO: []SLO{{"ttft", 99, 800 * time.Millisecond}}, Chat: true, NaturalEnd: true, Prefix: Prefix{Share: 0.5, Groups: 3},
+				SLO: []SLO{{Metric: "ttft", Percentile: 99, Bound: 800 * time.Millisecond}}, Chat: true, NaturalEnd: true, Prefix: Prefix{Share: 0.5, Groups: 3},
 				Session: Session{Turns: 4, ThinkTime: 2, MaxPrompt: 9000}, Match: &Match{Any: true}},
 			{Name: "c", Weight: 1, Prompt: Lengths{Distribution: Buckets, Buckets: []Bucket{{1, 5, 2}}}, Output: FixedLength(9), Match: &Match{Prompt: 5, Output: 9}},
 		},

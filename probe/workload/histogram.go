@@ -1,73 +1,21 @@
 package workload
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"slices"
+
+	"headroom_exporter/capacity"
 )
 
-// Histogram counts lengths in buckets: Counts[i] is the weight of lengths
-// above Bounds[i-1] and up to Bounds[i]; one more count is for those above
-// the last bound. Counts are not cumulative and need not be whole.
-type Histogram struct {
-	Bounds []float64 `json:"le"`
-	Counts []float64 `json:"counts"`
-}
+// Histogram counts lengths in buckets.
+type Histogram = capacity.Histogram
 
 // TokenBounds are vLLM's bucket bounds for token counts: 1, 2 and 5 in each
 // decade, up to the context length.
-func TokenBounds(maxModelLen int) []float64 {
-	var bounds []float64
-	for decade := 1; ; decade *= 10 {
-		for _, m := range []int{1, 2, 5} {
-			if m*decade > maxModelLen {
-				return bounds
-			}
-			bounds = append(bounds, float64(m*decade))
-		}
-	}
-}
+func TokenBounds(maxModelLen int) []float64 { return capacity.TokenBounds(maxModelLen) }
 
 // NewHistogram is an empty histogram.
-func NewHistogram(bounds []float64) Histogram {
-	return Histogram{Bounds: slices.Clone(bounds), Counts: make([]float64, len(bounds)+1)}
-}
-
-// Add counts a length with a weight.
-func (h *Histogram) Add(length, weight float64) {
-	i, _ := slices.BinarySearch(h.Bounds, length)
-	h.Counts[i] += weight
-}
-
-// Total is the sum of the counts.
-func (h Histogram) Total() float64 {
-	total := 0.0
-	for _, c := range h.Counts {
-		total += c
-	}
-	return total
-}
-
-func (h Histogram) validate() error {
-	if len(h.Bounds) == 0 || len(h.Counts) != len(h.Bounds)+1 {
-		return fmt.Errorf("%d bounds and %d counts, want one count more than bounds", len(h.Bounds), len(h.Counts))
-	}
-	for i, b := range h.Bounds {
-		if math.IsNaN(b) || math.IsInf(b, 0) || i > 0 && b <= h.Bounds[i-1] {
-			return fmt.Errorf("bound %d is %g, want finite and rising", i+1, b)
-		}
-	}
-	for i, c := range h.Counts {
-		if !(c >= 0) || math.IsInf(c, 0) {
-			return fmt.Errorf("count %d is %g, want 0 or more", i+1, c)
-		}
-	}
-	if t := h.Total(); !(t > 0) || math.IsInf(t, 0) {
-		return errors.New("counts nothing")
-	}
-	return nil
-}
+func NewHistogram(bounds []float64) Histogram { return capacity.NewHistogram(bounds) }
 
 // Histograms are the shares of the class's prompt and output lengths in
 // buckets of the given bounds: those that were observed when their bounds are
@@ -75,7 +23,7 @@ func (h Histogram) validate() error {
 // go on, which is left out here.
 func (c *Class) Histograms(bounds []float64) (prompt, output Histogram) {
 	if o := c.Observed; o != nil && slices.Equal(o.PromptHistogram.Bounds, bounds) && slices.Equal(o.OutputHistogram.Bounds, bounds) {
-		return o.PromptHistogram.shares(), o.OutputHistogram.shares()
+		return o.PromptHistogram.Shares(), o.OutputHistogram.Shares()
 	}
 	if c.Joint != nil {
 		prompt, output = NewHistogram(bounds), NewHistogram(bounds)
@@ -83,18 +31,9 @@ func (c *Class) Histograms(bounds []float64) (prompt, output Histogram) {
 			prompt.Add(float64(cell.Prompt), cell.Weight)
 			output.Add(float64(cell.Output), cell.Weight)
 		}
-		return prompt.shares(), output.shares()
+		return prompt.Shares(), output.Shares()
 	}
 	return c.Prompt.histogram(bounds), c.Output.histogram(bounds)
-}
-
-func (h Histogram) shares() Histogram {
-	total := h.Total()
-	s := NewHistogram(h.Bounds)
-	for i, c := range h.Counts {
-		s.Counts[i] = c / total
-	}
-	return s
 }
 
 func (l Lengths) histogram(bounds []float64) Histogram {

@@ -50,10 +50,10 @@ func (o *Observed) validate() error {
 	case !(o.PromptMean >= 1) || !(o.OutputMean >= 1):
 		return fmt.Errorf("means are %g and %g tokens, want 1 or more", o.PromptMean, o.OutputMean)
 	}
-	if err := o.PromptHistogram.validate(); err != nil {
+	if err := o.PromptHistogram.Validate(); err != nil {
 		return fmt.Errorf("prompt histogram: %w", err)
 	}
-	if err := o.OutputHistogram.validate(); err != nil {
+	if err := o.OutputHistogram.Validate(); err != nil {
 		return fmt.Errorf("output histogram: %w", err)
 	}
 	for name, v := range map[string]*float64{
