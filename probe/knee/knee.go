@@ -73,7 +73,7 @@ type Request struct {
 	// Class is the index in Traffic.Classes.
 	Class int
 	// Due is when it was scheduled, End when it ended.
-	Due, End float64
+	Due, End        float64
 	TTFT, TPOT, E2E float64
 	// OK tells that it ended as asked.
 	OK bool
