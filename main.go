@@ -25,6 +25,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitSafety = 3
 )
 
 // exitGrace is how long the program may take to end after a signal. Every
@@ -33,6 +34,9 @@ const exitGrace = 10 * time.Second
 
 // usageError is an error that the user can mend by calling differently.
 type usageError struct{ error }
+
+// safetyError is the error of a run that was aborted because it hurt others.
+type safetyError struct{ error }
 
 // command is one command of the program with its flags already read.
 type command func(ctx context.Context, out io.Writer) error
@@ -80,6 +84,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 	err = commands[selected](ctx, out)
 	var usage usageError
+	var safety safetyError
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// Ended as asked: by a signal or by --duration.
@@ -87,6 +92,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case errors.As(err, &usage):
 		fmt.Fprintf(errOut, "%s: %s\n", name, oneLine(err))
 		return exitUsage
+	case errors.As(err, &safety):
+		fmt.Fprintf(errOut, "%s: %s\n", name, oneLine(err))
+		return exitSafety
 	case errors.Is(err, errHeadroomUnknown):
 		return exitFailed
 	default:
