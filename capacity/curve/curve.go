@@ -50,6 +50,8 @@ type Curve struct {
 	Mixes []Mix `json:"mixes,omitempty"`
 	// AA is what the same load showed twice.
 	AA *AA `json:"aa,omitempty"`
+	// ColdStart is the engine's first minute after a restart; nil when it was not measured.
+	ColdStart *ColdStart `json:"cold_start,omitempty"`
 	// Coverage is what the curve rests on, and what is missing.
 	Coverage []Coverage `json:"coverage,omitempty"`
 
@@ -290,6 +292,15 @@ type AA struct {
 	// Band is the largest relative difference between the two, over the p50 and p95 of TTFT and E2E.
 	Band   Value   `json:"band_ratio"`
 	Points []Point `json:"points,omitempty"`
+}
+
+// ColdStart is how an engine answers that has just started.
+type ColdStart struct {
+	Class string `json:"class"`
+	// Seconds from the first request until the median TTFT is within 10 % of
+	// the steady one; unknown when that did not come.
+	Seconds   Value `json:"seconds"`
+	WorstTTFT Value `json:"worst_ttft_s"`
 }
 
 // Coverage is one thing that a curve should rest on.

@@ -23,6 +23,9 @@ type Traffic struct {
 	Arrivals curve.Arrivals
 	// SLO bounds every class that has none of its own.
 	SLO []capacity.SLO
+	// Replay is the trace of arrivals from a trace; its speed follows from the
+	// rate. nil for other arrivals.
+	Replay *workload.Replay
 }
 
 // SLOs are the bounds of a class by its index.
