@@ -50,8 +50,6 @@ type Curve struct {
 	Mixes []Mix `json:"mixes,omitempty"`
 	// AA is what the same load showed twice.
 	AA *AA `json:"aa,omitempty"`
-	// ColdStart is what the first minutes after a restart showed.
-	ColdStart *ColdStart `json:"cold_start,omitempty"`
 	// ColdStart is the engine's first minute after a restart; nil when it was not measured.
 	ColdStart *ColdStart `json:"cold_start,omitempty"`
 	// Coverage is what the curve rests on, and what is missing.
@@ -302,16 +300,6 @@ type ColdStart struct {
 	// Seconds from the first request until the median TTFT is within 10 % of
 	// the steady one; unknown when that did not come.
 	Seconds   Value `json:"seconds"`
-	WorstTTFT Value `json:"worst_ttft_s"`
-}
-
-// ColdStart is how an engine serves a light load from its restart on.
-type ColdStart struct {
-	Class string `json:"class"`
-	Rate  Value  `json:"requests_per_second"`
-	// Settled is seconds from the restart until the TTFT p50 is within 10 % of
-	// what it stays at; unknown when it did not come to that.
-	Settled   Value `json:"settled_s"`
 	WorstTTFT Value `json:"worst_ttft_s"`
 }
 
