@@ -220,14 +220,14 @@ func TestDecodeErrors(t *testing.T) {
 	const class = `{"name": "a", "weight": 1, "prompt": {"distribution": "fixed", "mean": 5}, "output": {"distribution": "fixed", "mean": 5}`
 	for text, want := range map[string]string{
 		"":                                      "unexpected end of JSON input",
-		"[]":                                    "cannot unmarshal array",
-		"{\n\"schema\": 5}":                     "line 2: json: cannot unmarshal number",
+		"[]":                                    "line 1: the file is an array, want an object",
+		"{\n\"schema\": 5}":                     "line 2: schema is a number, want a text",
 		`{"classes": []}`:                       `schema is "", want "workload-classes/v1"`,
 		`{"schema": "workload-classes/v2"}`:     `schema is "workload-classes/v2"`,
 		begin + "]}":                            "no class given",
 		begin + class + "}]}\n{}":               "line 2: invalid character",
-		begin + class + ", \"wieght\": 2}]}":    `unknown field "wieght"`,
-		begin + class + ",\n\"chat\": 2}]}":     "line 2: json: cannot unmarshal number into Go struct field",
+		begin + class + ", \"wieght\": 2}]}":    `line 1: unknown field "wieght" in classes[0]`,
+		begin + class + ",\n\"chat\": 2}]}":     "line 2: classes[0].chat is 2, want true or false",
 		begin + class + ", \"slo\": [\"x\"]}]}": `slo "x": want METRIC`,
 		begin + class + ", \"slo\": [5]}]}":     "an slo is a text",
 		begin + class + "}, " + class + "}]}":   `"a" is given twice`,

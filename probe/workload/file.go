@@ -1,12 +1,11 @@
 package workload
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+
+	"headroom_exporter/capacity/jsonfile"
 )
 
 // Schema is the version of the classes file.
@@ -44,11 +43,7 @@ func (f File) Encode(w io.Writer) error {
 	if err := f.validate(); err != nil {
 		return fmt.Errorf("writing classes: %w", err)
 	}
-	data, err := json.MarshalIndent(f, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing classes: %w", err)
-	}
-	if _, err := w.Write(compactNumbers(append(data, '\n'))); err != nil {
+	if err := jsonfile.Encode(w, f); err != nil {
 		return fmt.Errorf("writing classes: %w", err)
 	}
 	return nil
@@ -57,28 +52,9 @@ func (f File) Encode(w io.Writer) error {
 // Decode reads a classes file. Keys that it does not know are errors: they
 // are misspelt, or of a later version.
 func Decode(r io.Reader) (File, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return File{}, fmt.Errorf("reading classes: %w", err)
-	}
-	if len(data) > maxFile {
-		return File{}, fmt.Errorf("reading classes: more than %d bytes", maxFile)
-	}
-	// The version first: a file of another one is not misspelt.
-	var version struct {
-		Schema string `json:"schema"`
-	}
-	if err := json.Unmarshal(data, &version); err != nil {
-		return File{}, fmt.Errorf("reading classes: %w", place(data, err))
-	}
-	if version.Schema != Schema {
-		return File{}, fmt.Errorf("reading classes: schema is %q, want %q", version.Schema, Schema)
-	}
 	var f File
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&f); err != nil {
-		return File{}, fmt.Errorf("reading classes: %w", place(data, err))
+	if err := jsonfile.Decode(r, maxFile, Schema, &f); err != nil {
+		return File{}, fmt.Errorf("reading classes: %w", err)
 	}
 	if err := f.validate(); err != nil {
 		return File{}, fmt.Errorf("reading classes: %w", err)
@@ -107,85 +83,4 @@ func (f File) validate() error {
 		}
 	}
 	return ValidateClasses(f.Classes)
-}
-
-// place adds the line to an error of JSON that knows its offset.
-func place(data []byte, err error) error {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	offset := int64(-1)
-	switch {
-	case errors.As(err, &syntax):
-		offset = syntax.Offset
-	case errors.As(err, &kind):
-		offset = kind.Offset
-	}
-	if offset < 0 || offset > int64(len(data)) {
-		return err
-	}
-	return fmt.Errorf("line %d: %w", 1+bytes.Count(data[:offset], []byte("\n")), err)
-}
-
-// compactNumbers puts arrays of numbers, and small objects of them, on one
-// line: a histogram of one number a line is nothing to read.
-func compactNumbers(data []byte) []byte {
-	out := make([]byte, 0, len(data))
-	for i := 0; i < len(data); {
-		if c := data[i]; c == '[' || c == '{' {
-			if end := flat(data[i+1:]); end >= 0 {
-				out = append(out, c)
-				for j, field := range bytes.Fields(data[i+1 : i+1+end]) {
-					if j > 0 {
-						out = append(out, ' ')
-					}
-					out = append(out, field...)
-				}
-				i += 1 + end
-				continue
-			}
-		}
-		if data[i] == '"' {
-			end := text(data[i:])
-			out = append(out, data[i:i+end]...)
-			i += end
-			continue
-		}
-		out = append(out, data[i])
-		i++
-	}
-	return out
-}
-
-// flat returns the length of a value's inside when it holds numbers and keys only, else -1.
-func flat(data []byte) int {
-	for i := 0; i < len(data); {
-		switch c := data[i]; {
-		case c == ']' || c == '}':
-			return i
-		case c == '[' || c == '{':
-			return -1
-		case c == '"':
-			end := text(data[i:])
-			if end < len(data[i:]) && data[i+end] != ':' {
-				return -1
-			}
-			i += end
-			continue
-		}
-		i++
-	}
-	return -1
-}
-
-// text returns the length of the JSON string that data begins with.
-func text(data []byte) int {
-	for i := 1; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-	return len(data)
 }
