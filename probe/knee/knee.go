@@ -80,6 +80,8 @@ type Request struct {
 	TTFT, TPOT, E2E float64
 	// OK tells that it ended as asked.
 	OK bool
+	// PromptTokens and OutputTokens are its lengths as they were planned; 0 is unknown.
+	PromptTokens, OutputTokens int
 	// Over of Of trials passed the bound, for each of the class's SLOs: one trial
 	// per request, or per gap between tokens for ITL and ICL. A request that
 	// failed is over in one trial more.
