@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -36,6 +37,7 @@ type probeFlags struct {
 	model   string
 	usage   string
 	load    loadFlags
+	knee    kneeFlags
 	gpuMode string
 	gpus    []string
 
@@ -52,13 +54,14 @@ type probeFlags struct {
 }
 
 func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
-	c := app.Command("probe", "Put load on an engine and measure it: open loop at a rate, closed loop at a concurrency, or a trace.")
+	c := app.Command("probe", "Find how much load an engine takes under tail SLOs and write its capacity curve; or put one load on it and measure that: open loop at a rate, closed loop at a concurrency, or a trace.")
 	f := &probeFlags{}
 	addEngineFlags(c, &f.engine)
 	c.Flag("engine.interval", "Time between two readings of the engine's metrics beside the load.").Default(probe.DefaultReadingInterval.String()).DurationVar(&f.engine.Interval)
 	c.Flag("model", "Served model name; needed where the engine serves several.").StringVar(&f.model)
 	c.Flag("usage", "Token counts to ask for: auto (what the engine has), final, continuous or off.").Default("auto").EnumVar(&f.usage, "auto", "final", "continuous", "off")
 	f.load.add(c)
+	f.knee.add(c)
 	c.Flag("request-timeout", "Time after which a request is given up, from when it was due.").Default("10m").DurationVar(&f.client.RequestTimeout)
 	c.Flag("idle-timeout", "Time without an event after which a stream that has begun is given up.").Default("10s").DurationVar(&f.client.IdleTimeout)
 	c.Flag("stall-after", "Silence over all streams that counts as a stall of the engine.").Default("5s").DurationVar(&f.client.StallAfter)
@@ -86,7 +89,7 @@ func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	}
 }
 
-// run measures every point and prints what they showed.
+// run puts the load on that the flags ask for and prints what it showed.
 func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) error {
 	logger, err := log.logger()
 	if err != nil {
@@ -95,11 +98,17 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.engine.Validate(); err != nil {
 		return usageError{err}
 	}
-	load, err := f.load.resolve()
+	load, err := f.load.resolve(f.knee.curve != "")
 	if err != nil {
 		return usageError{err}
 	}
-	if err := outputsReady(f.force, f.records, f.summary, f.results); err != nil {
+	if err := f.knee.validate(load); err != nil {
+		return usageError{err}
+	}
+	if err := outputsReady(f.force, f.records, f.summary, f.results, f.knee.report); err != nil {
+		return usageError{err}
+	}
+	if err := f.knee.outputReady(f.force); err != nil {
 		return usageError{err}
 	}
 	// Interrupted is not finished: only the whole run's own bound may end it quietly.
@@ -108,23 +117,59 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	ctx, stop := context.WithCancelCause(limit)
 	defer stop(nil)
 
+	c, err := f.connect(ctx, load, logger, stop)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if load.knee {
+		return f.search(ctx, c, load, out)
+	}
+	return f.measure(ctx, c, load, out)
+}
+
+// connection is an engine that is known and ready for load.
+type connection struct {
+	base    string
+	facts   *probe.Facts
+	client  *probe.Client
+	runner  *probe.Runner
+	started time.Time
+	closers []func()
+}
+
+func (c *connection) close() {
+	for _, f := range slices.Backward(c.closers) {
+		f()
+	}
+}
+
+// connect asks the engine what it takes and opens everything that the load
+// needs. stop ends the run when its records can no longer be written.
+func (f *probeFlags) connect(ctx context.Context, load *load, logger *slog.Logger, stop context.CancelCauseFunc) (_ *connection, err error) {
+	c := &connection{started: time.Now()}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
 	api, err := f.engine.API()
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
+	c.base = api.Base
 	f.client.BaseURL, f.client.Header, f.client.TLS = api.Base, api.Header, api.TLS
-	facts, err := probe.Preflight(ctx, f.client, f.model, load.chat, load.completions)
+	c.facts, err = probe.Preflight(ctx, f.client, f.model, load.chat, load.completions)
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("ended before the load")
+		return nil, errors.New("ended before the load")
 	case err != nil:
-		return fmt.Errorf("before the load: %v", err) // not %w: a request's deadline is not the command's
+		return nil, fmt.Errorf("before the load: %v", err) // not %w: a request's deadline is not the command's
 	}
-	points, err := load.ready(facts)
-	if err != nil {
-		return usageError{err}
+	if err := load.longest(c.facts.MaxModelLen); err != nil {
+		return nil, usageError{err}
 	}
-	f.client.Model, f.client.Dialect = facts.Model, facts.Dialect
+	f.client.Model, f.client.Dialect = c.facts.Model, c.facts.Dialect
 	switch f.usage {
 	case "final":
 		f.client.Dialect.Usage, f.client.Dialect.ContinuousUsage = true, false
@@ -133,48 +178,58 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	case "off":
 		f.client.Dialect.Usage, f.client.Dialect.ContinuousUsage = false, false
 	}
-	client, err := probe.NewClient(f.client)
+	c.client, err = probe.NewClient(f.client)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	defer client.Close()
-
-	report := &probe.Report{
-		Tool: strings.TrimSpace(name + " " + version.Version), Started: time.Now(), Engine: api.Base, Model: facts.Model,
-		Seed: load.seed, ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
-	}
-	runner := &probe.Runner{Client: client}
-	closeReadings, err := f.readings(ctx, runner)
+	c.closers = append(c.closers, func() { c.client.Close() })
+	c.runner = &probe.Runner{Client: c.client}
+	closeReadings, err := f.readings(ctx, c.runner)
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	defer closeReadings()
+	c.closers = append(c.closers, closeReadings)
 	if f.records != "" {
-		runner.Records, err = probe.CreateRecords(f.records, f.force, probe.RecordsHeader{
-			Tool: report.Tool, Started: report.Started, Engine: api.Base, Model: facts.Model, Seed: load.seed,
+		c.runner.Records, err = probe.CreateRecords(f.records, f.force, probe.RecordsHeader{
+			Tool: toolName(), Started: c.started, Engine: api.Base, Model: c.facts.Model, Seed: load.seed,
 			ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
 		}, func(err error) {
 			logger.Error("the run ends: records cannot be written", "err", err)
 			stop(err)
 		})
 		if err != nil {
-			return usageError{err}
+			return nil, usageError{err}
 		}
 	}
-	closeMetrics, err := f.serveMetrics(runner, logger)
+	closeMetrics, err := f.serveMetrics(c.runner, logger)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer closeMetrics()
-	if err := client.Open(ctx, f.connections); err != nil {
+	c.closers = append(c.closers, closeMetrics)
+	if err := c.client.Open(ctx, f.connections); err != nil {
 		logger.Debug("connections are opened by the load", "err", err)
 	}
+	return c, nil
+}
 
-	err = f.points(ctx, runner, points, report)
-	if runner.Records != nil {
-		err = errors.Join(err, runner.Records.Close())
+// toolName is what results say they were made by.
+func toolName() string { return strings.TrimSpace(name + " " + version.Version) }
+
+// measure runs every point and prints what they showed.
+func (f *probeFlags) measure(ctx context.Context, c *connection, load *load, out io.Writer) error {
+	points, err := load.ready(c.facts)
+	if err != nil {
+		return usageError{err}
 	}
-	report.Notes = append(facts.Notes, load.notes...)
+	report := &probe.Report{
+		Tool: toolName(), Started: c.started, Engine: c.base, Model: c.facts.Model,
+		Seed: load.seed, ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
+	}
+	err = f.points(ctx, c.runner, points, report)
+	if c.runner.Records != nil {
+		err = errors.Join(err, c.runner.Records.Close())
+	}
+	report.Notes = append(c.facts.Notes, load.notes...)
 	for _, r := range report.Results {
 		if r.Engine != nil && r.Engine.Version != "" {
 			report.Version = r.Engine.Version
@@ -184,11 +239,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		err = errors.Join(err, f.write(report, out))
 	}
 	if err != nil {
-		text := errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // an ended context is no success here
-		if usage := (usageError{}); errors.As(err, &usage) {
-			return usageError{text}
-		}
-		return text
+		return asFailure(err)
 	}
 	if !report.Usable() {
 		return errors.New("the result must not be used, see the reasons above")
@@ -196,26 +247,49 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	return nil
 }
 
+// asFailure is an error in one line that is a failure even where it comes from
+// an ended context, which is no success here.
+func asFailure(err error) error {
+	text := errors.New(oneLine(err))
+	if usage := (usageError{}); errors.As(err, &usage) {
+		return usageError{text}
+	}
+	return text
+}
+
 // points runs one point after the other until the context ends.
 func (f *probeFlags) points(ctx context.Context, runner *probe.Runner, points []probe.Point, report *probe.Report) error {
-	progress := &probe.Progress{Runner: runner, Out: os.Stderr, Points: len(points)}
-	progress.Width, progress.Redraw = terminalWidth(os.Stderr)
+	progress := newProgress(runner, len(points))
 	for i, point := range points {
 		if ctx.Err() != nil {
 			return fmt.Errorf("ended before point %d of %d", i+1, len(points))
 		}
-		shown, done := context.WithCancel(ctx)
-		var group errgroup.Group
-		group.Go(func() error { progress.Run(shown, i+1); return nil })
+		done := showProgress(ctx, progress, i+1)
 		result, err := runner.Run(ctx, point)
 		done()
-		group.Wait()
 		if err != nil {
 			return err
 		}
 		report.Results = append(report.Results, result)
 	}
 	return nil
+}
+
+func newProgress(runner *probe.Runner, points int) *probe.Progress {
+	p := &probe.Progress{Runner: runner, Out: os.Stderr, Points: points}
+	p.Width, p.Redraw = terminalWidth(os.Stderr)
+	return p
+}
+
+// showProgress shows a point's progress until the function it returns is called.
+func showProgress(ctx context.Context, p *probe.Progress, number int) func() {
+	shown, done := context.WithCancel(ctx)
+	var group errgroup.Group
+	group.Go(func() error { p.Run(shown, number); return nil })
+	return func() {
+		done()
+		_ = group.Wait()
+	}
 }
 
 // write prints the report and writes the files that were asked for.

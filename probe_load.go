@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -93,11 +95,15 @@ type load struct {
 	words    string
 	notes    []string
 
+	// knee tells that no load is given: the knee is searched.
+	knee bool
+
 	chat, completions bool
 }
 
-// resolve checks the flags and plans the points.
-func (f *loadFlags) resolve() (*load, error) {
+// resolve checks the flags and plans the points. toCurve tells that a curve
+// is asked for, so that a trace is one more load to find the knee of.
+func (f *loadFlags) resolve(toCurve bool) (*load, error) {
 	l := &load{flags: f, seed: f.seed, content: f.contentSeed}
 	if l.seed == 0 {
 		l.seed = randomSeed()
@@ -111,20 +117,23 @@ func (f *loadFlags) resolve() (*load, error) {
 			modes++
 		}
 	}
+	l.knee = modes == 0 || toCurve && len(f.rates) == 0 && len(f.concurrency) == 0
 	switch {
-	case modes == 0:
-		return nil, errors.New("say what to send: --rate, --concurrency or --trace.file")
+	case toCurve && !l.knee:
+		return nil, errors.New("--out.curve is for the search of the knee, which chooses its loads itself: leave --rate and --concurrency out, or write --out.results")
 	case modes > 1:
 		return nil, errors.New("--rate, --concurrency and --trace.file exclude each other")
+	case l.knee && (f.requests > 0 || f.duration > 0 || f.drain > 0 || f.traceSpeed != 1 || f.tracePeak != 1):
+		return nil, errors.New("--requests, --duration, --drain, --trace.speed and --trace.peak-factor are for one load: the search of the knee chooses them; or give --rate, --concurrency or --trace.file")
 	case len(f.rates) == 0 && (f.matrix || f.ramp != "" || f.arrivals != "poisson"):
 		return nil, errors.New("--matrix, --ramp and --arrivals need --rate")
 	case f.traceFile == "" && (f.traceSpeed != 1 || f.tracePeak != 1 || f.traceExact):
 		return nil, errors.New("--trace.speed, --trace.peak-factor and --trace.keep-grid need --trace.file")
 	case !(f.traceSpeed > 0) || !(f.tracePeak > 0):
 		return nil, errors.New("--trace.speed and --trace.peak-factor must be above 0")
-	case (f.arrivals == "gamma") != (len(f.burstiness) > 0):
+	case !l.knee && (f.arrivals == "gamma") != (len(f.burstiness) > 0):
 		return nil, errors.New("--arrivals=gamma and --burstiness are needed together")
-	case len(f.burstiness) > 1 && !f.matrix:
+	case !l.knee && len(f.burstiness) > 1 && !f.matrix:
 		return nil, errors.New("several values of --burstiness need --matrix")
 	case f.requests < 0 || f.duration < 0 || f.warmup < 0 || f.drain < 0 || f.maxInflight < 0 || f.maxRate < 0:
 		return nil, errors.New("counts, times and rates must not be negative")
@@ -148,8 +157,10 @@ func (f *loadFlags) resolve() (*load, error) {
 	if err := l.readTrace(); err != nil {
 		return nil, err
 	}
-	if err := l.plan(); err != nil {
-		return nil, err
+	if !l.knee {
+		if err := l.plan(); err != nil {
+			return nil, err
+		}
 	}
 	for i := range l.classes {
 		l.chat = l.chat || l.classes[i].Chat
@@ -293,9 +304,6 @@ const defaultDuration = time.Minute
 
 // ready makes the points, now that the engine is known.
 func (l *load) ready(facts *probe.Facts) ([]probe.Point, error) {
-	if err := l.longest(facts.MaxModelLen); err != nil {
-		return nil, err
-	}
 	points := make([]probe.Point, len(l.points))
 	for i, p := range l.points {
 		var err error
@@ -328,13 +336,8 @@ func (l *load) point(p plannedPoint, facts *probe.Facts) (probe.Point, error) {
 	content := l.content + uint64(slices.IndexFunc(l.points, func(q plannedPoint) bool { return q.name == p.name }))<<40
 	var err error
 	if l.trace != nil {
-		replay := workload.Replay{
-			Trace: l.trace, Classes: p.classes, Speed: f.traceSpeed, PeakFactor: f.tracePeak,
-			Seed: l.seed, ContentSeed: content, CacheSalt: salt, MaxModelLen: facts.MaxModelLen,
-		}
-		if !f.traceExact {
-			replay.Grid = l.trace.Grid()
-		}
+		replay := l.replay(facts, content)
+		replay.Classes, replay.CacheSalt = p.classes, salt
 		l.notes = append(l.notes, replay.Notes()...)
 		out.SharedPrefixes = l.trace.BlockSize > 0
 		if len(l.trace.Records) > 0 && !out.SharedPrefixes {
@@ -359,4 +362,29 @@ func (l *load) point(p plannedPoint, facts *probe.Facts) (probe.Point, error) {
 		}
 	}
 	return out, nil
+}
+
+// replay is the trace at the speed of the flags.
+func (l *load) replay(facts *probe.Facts, content uint64) workload.Replay {
+	r := workload.Replay{
+		Trace: l.trace, Speed: l.flags.traceSpeed, PeakFactor: l.flags.tracePeak,
+		Seed: l.seed, ContentSeed: content, MaxModelLen: facts.MaxModelLen,
+	}
+	if !l.flags.traceExact {
+		r.Grid = l.trace.Grid()
+	}
+	return r
+}
+
+// hash is the SHA-256 of what is sent, in hex: the classes, the trace and the seed.
+func (l *load) hash() string {
+	text, err := json.Marshal(struct {
+		Classes []workload.Class
+		Trace   string
+		Seed    uint64
+	}{l.classes, l.traceSum, l.seed})
+	if err != nil {
+		panic(fmt.Sprintf("classes are plain data: %v", err))
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }

@@ -201,7 +201,7 @@ func TestProbeMatrix(t *testing.T) {
 		trace: &traceFlags{}, classes: []string{"chat", "rag"}, rates: numbers{1, 2}, burstiness: numbers{0.25, 1}, arrivals: "gamma", matrix: true,
 		traceSpeed: 1, tracePeak: 1,
 	}
-	l, err := f.resolve()
+	l, err := f.resolve(false)
 	if err != nil {
 		t.Fatal(err)
 	}
