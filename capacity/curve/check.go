@@ -1,0 +1,150 @@
+package curve
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// MaxAge is how old a curve may be before it should be measured again:
+// engines, drivers and traffic change without any field of the identity.
+const MaxAge = 30 * 24 * time.Hour
+
+// ID is the SHA-256, in hex, of the identity's JSON with its keys sorted and
+// nothing between them, as `jq -cjS .identity FILE | sha256sum` gives it.
+func (i Identity) ID() string {
+	var keys map[string]json.RawMessage
+	// Neither step can fail: an identity is texts, numbers and booleans, and
+	// Validate refuses the numbers that JSON lacks.
+	_ = json.Unmarshal(compact(i), &keys)
+	sum := sha256.Sum256(compact(keys))
+	return hex.EncodeToString(sum[:])
+}
+
+// compact is a value's JSON without HTML's escapes, which other tools do not write.
+func compact(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// Difference is a field in which two identities differ.
+type Difference struct {
+	Field  string `json:"field"`
+	Stored string `json:"stored"`
+	Live   string `json:"live"`
+	Hard   bool   `json:"hard"`
+}
+
+// String words it.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s was %s, is %s", d.Field, known(d.Stored), known(d.Live))
+}
+
+func known(text string) string {
+	if text == "" {
+		return "not known"
+	}
+	return text
+}
+
+// Compare returns the fields in which an engine differs from the one a curve
+// was measured on, and those that only one of the two sides knows: they are
+// not compared. A model that one side does not know is a difference: without it
+// nothing says that the two are the same.
+func Compare(stored, live Identity) (differences, notCompared []Difference) {
+	for i := range fields {
+		f := &fields[i]
+		d := Difference{Field: f.Name, Stored: f.text(&stored), Live: f.text(&live), Hard: f.Hard}
+		switch {
+		case d.Stored == "" && d.Live == "":
+		case (d.Stored == "" || d.Live == "") && f.Name != "model":
+			notCompared = append(notCompared, d)
+		case !f.same(d.Stored, d.Live):
+			differences = append(differences, d)
+		}
+	}
+	return differences, notCompared
+}
+
+// Check is whether a curve holds for an engine.
+type Check struct {
+	// Valid tells that no hard difference is left.
+	Valid bool         `json:"valid"`
+	Hard  []Difference `json:"hard,omitempty"`
+	// Soft differences do not make it invalid: it should be measured again.
+	Soft []Difference `json:"soft,omitempty"`
+	// Silenced are those that an entry of reuse allows.
+	Silenced []Silenced `json:"silenced,omitempty"`
+	// NotCompared are fields that only one side knows.
+	NotCompared []Difference `json:"not_compared,omitempty"`
+	// Age since it was measured; Old, a soft reason, tells that it is above MaxAge.
+	Age time.Duration `json:"-"`
+	Old bool          `json:"old"`
+}
+
+// Silenced is a difference, and the permission to use the curve in spite of it.
+type Silenced struct {
+	Difference
+	Reuse Reuse `json:"reuse"`
+}
+
+// Check compares the curve with an engine at a time.
+func (c *Curve) Check(live Identity, now time.Time) Check {
+	differences, notCompared := Compare(c.Identity, live)
+	check := Check{NotCompared: notCompared, Age: now.Sub(c.Finished)}
+	check.Old = check.Age > MaxAge
+	for _, d := range differences {
+		r := c.reuse(d)
+		switch {
+		case r != nil:
+			check.Silenced = append(check.Silenced, Silenced{d, *r})
+		case d.Hard:
+			check.Hard = append(check.Hard, d)
+		default:
+			check.Soft = append(check.Soft, d)
+		}
+	}
+	check.Valid = len(check.Hard) == 0
+	return check
+}
+
+// Invalid are the reasons why the curve does not hold: names of fields.
+func (c *Check) Invalid() []string { return names(c.Hard) }
+
+// Stale are the reasons to measure it again: names of fields, and age.
+func (c *Check) Stale() []string {
+	reasons := names(c.Soft)
+	if c.Old {
+		reasons = append(reasons, "age")
+	}
+	return reasons
+}
+
+func names(differences []Difference) []string {
+	var out []string
+	for _, d := range differences {
+		out = append(out, d.Field)
+	}
+	return out
+}
+
+// reuse is the entry that allows a difference; nil without one.
+func (c *Curve) reuse(d Difference) *Reuse {
+	f, err := fieldNamed(d.Field)
+	if err != nil || d.Live == "" {
+		return nil
+	}
+	for i := range c.Reuse {
+		r := &c.Reuse[i]
+		if r.Field == d.Field && f.same(r.From, d.Stored) && f.same(r.To, d.Live) {
+			return r
+		}
+	}
+	return nil
+}
