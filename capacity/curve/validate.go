@@ -372,7 +372,9 @@ func (c *Curve) checkKnee(path string, k *Knee) error {
 		func() error {
 			return ascending(path, []string{"low", "requests_per_second", "high"}, k.Low, k.Rate, k.High)
 		},
-		func() error { return ascending(path, []string{"watermark", "requests_per_second"}, k.Watermark, k.Rate) },
+		func() error {
+			return ascending(path, []string{"watermark", "requests_per_second"}, k.Watermark, k.Rate)
+		},
 		func() error { return ascending(path, []string{"cliff_from", "cliff_to"}, k.CliffFrom, k.CliffTo) },
 		func() error { return oneOf(path+".boundary", k.Boundary, "", "smooth", "cliff") },
 		func() error {
@@ -451,8 +453,8 @@ func (c *Curve) checkPoints(path string, points []Point) error {
 	return nil
 }
 
-// latencies are the quantiles of a point or of a class within it.
-type latencies struct {
+// namedQuantiles are the quantiles of a point or of a class within it.
+type namedQuantiles struct {
 	name string
 	q    *Quantiles
 }
@@ -464,7 +466,7 @@ func (c *Curve) checkPoint(path string, p *Point) error {
 				PurposeSoak, PurposeBurst, PurposeImported)
 		},
 		func() error {
-			return checkLatencies(path, p.Attempts, p.Failures, latencies{"ttft", &p.TTFT}, latencies{"itl", &p.ITL}, latencies{"tpot", &p.TPOT}, latencies{"e2e", &p.E2E})
+			return checkLatencies(path, p.Attempts, p.Failures, namedQuantiles{"ttft", &p.TTFT}, namedQuantiles{"itl", &p.ITL}, namedQuantiles{"tpot", &p.TPOT}, namedQuantiles{"e2e", &p.E2E})
 		},
 	)
 	if err != nil {
@@ -475,7 +477,7 @@ func (c *Curve) checkPoint(path string, p *Point) error {
 		if err := c.checkClass(where+".class", l.Class); err != nil {
 			return err
 		}
-		if err := checkLatencies(where, l.Attempts, l.Failures, latencies{"ttft", &l.TTFT}, latencies{"itl", &l.ITL}, latencies{"tpot", &l.TPOT}, latencies{"e2e", &l.E2E}); err != nil {
+		if err := checkLatencies(where, l.Attempts, l.Failures, namedQuantiles{"ttft", &l.TTFT}, namedQuantiles{"itl", &l.ITL}, namedQuantiles{"tpot", &l.TPOT}, namedQuantiles{"e2e", &l.E2E}); err != nil {
 			return err
 		}
 	}
@@ -487,7 +489,7 @@ func (c *Curve) checkPoint(path string, p *Point) error {
 	return nil
 }
 
-func checkLatencies(path string, attempts, failures int, all ...latencies) error {
+func checkLatencies(path string, attempts, failures int, all ...namedQuantiles) error {
 	if failures > attempts {
 		return fmt.Errorf("%s.failures is %d, of %d attempts", path, failures, attempts)
 	}
