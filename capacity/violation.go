@@ -14,7 +14,7 @@ type ViolationPoint struct {
 	Rate float64
 	// Over of Of trials were over the bound.
 	Over, Of float64
-	// DesignEffect of the trials; less than 1 counts as 1.
+	// DesignEffect of the violations; less than 1 counts as 1.
 	DesignEffect float64
 }
 
@@ -59,14 +59,18 @@ const (
 )
 
 // FitViolations fits the curve by maximum likelihood of the binomial counts,
-// divided by their design effects, with a log-normal prior of the slope that
+// divided by their design effect, with a log-normal prior of the slope that
 // has [Low, High] as its two standard deviations and is cut off there.
 //
 // This weighs a point by about its number of violations, as least squares of
 // logits with the weights sqrt(v+0.5) would, and takes in points without
 // violations as they are: 400 clean requests speak against a fraction of 1 %,
-// but do not say which one it is. The error is ErrAllPass or ErrAllFail, or
-// names a prior that is none.
+// but do not say which one it is. All points share the mean of the design
+// effects by violations: a point whose clump of violations happened not to
+// come has no design effect to show, and would by its own, of 1, outweigh the
+// others and put the knee too high.
+//
+// The error is ErrAllPass or ErrAllFail, or names a prior that is none.
 func FitViolations(points []ViolationPoint, prior SlopePrior) (ViolationFit, error) {
 	if !(prior.Low > 0 && prior.Low <= prior.High) || math.IsInf(prior.High, 0) {
 		return ViolationFit{}, fmt.Errorf("prior of the slope from %g to %g, want 0 < low <= high", prior.Low, prior.High)
@@ -106,12 +110,12 @@ func newTerms(points []ViolationPoint) []term {
 		}
 	}
 	lowest := min(fitLowest, highest/10)
+	effect := sharedDesignEffect(points)
 	var terms []term
 	for _, p := range points {
 		if !(p.Of > 0) {
 			continue
 		}
-		effect := max(1, p.DesignEffect)
 		t := term{rate: p.Rate, over: p.Over / effect, n: p.Of / effect, low: math.Inf(-1), high: math.Inf(1)}
 		switch fraction := p.Over / p.Of; {
 		case fraction > fitHighest:
@@ -122,6 +126,27 @@ func newTerms(points []ViolationPoint) []term {
 		terms = append(terms, t)
 	}
 	return terms
+}
+
+// sharedDesignEffect is the mean of the points' design effects by violations,
+// of the points near the knee where there are any.
+func sharedDesignEffect(points []ViolationPoint) float64 {
+	var near, all, nearOver, allOver float64
+	for _, p := range points {
+		effect := max(1, p.DesignEffect)
+		all, allOver = all+p.Over*effect, allOver+p.Over
+		if p.Over <= fitHighest*p.Of {
+			near, nearOver = near+p.Over*effect, nearOver+p.Over
+		}
+	}
+	switch {
+	case nearOver > 0:
+		return near / nearOver
+	case allOver > 0:
+		return all / allOver
+	default:
+		return 1
+	}
 }
 
 // logLikelihood of the counts. As each term is concave in its logit and flat
