@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // ViolationPoint is how many requests, or gaps between tokens, were over a
@@ -72,27 +74,77 @@ const (
 //
 // The error is ErrAllPass or ErrAllFail, or names a prior that is none.
 func FitViolations(points []ViolationPoint, prior SlopePrior) (ViolationFit, error) {
+	l, err := newLikelihood(points, prior)
+	if err != nil {
+		return ViolationFit{}, err
+	}
+	slope := maximize(func(b float64) float64 { return l.at(l.intercept(b), b) }, prior.Low, prior.High)
+	return ViolationFit{l.intercept(slope), slope}, nil
+}
+
+// RateInterval is the confidence interval, two-sided, of the rate at which the
+// fraction of violations is reached: the rates that the likelihood of
+// FitViolations, at its best for each, does not fall below its maximum by
+// more than half the quantile of chi-squared (Wilks 1938). An end is infinite
+// where the points do not bound it. Unlike a bootstrap it knows that a point
+// without violations could have had some.
+func RateInterval(points []ViolationPoint, prior SlopePrior, fraction, confidence float64) (low, high float64, err error) {
+	l, err := newLikelihood(points, prior)
+	if err != nil {
+		return math.NaN(), math.NaN(), err
+	}
+	x := logit(fraction)
+	// The likelihood with the knee at a rate rises up to the fit's and falls from there on.
+	profile := func(rate float64) float64 {
+		slope := maximize(func(b float64) float64 { return l.at(x-b*rate, b) }, prior.Low, prior.High)
+		return l.at(x-slope*rate, slope)
+	}
+	slope := maximize(func(b float64) float64 { return l.at(l.intercept(b), b) }, prior.Low, prior.High)
+	best := (x - l.intercept(slope)) / slope
+	enough := profile(best) - distuv.ChiSquared{K: 1}.Quantile(confidence)/2
+	// From the fit outwards by steps that double, then back by halves.
+	end := func(step float64) float64 {
+		inside, outside := best, best+step
+		for profile(outside) >= enough {
+			if step *= 2; math.Abs(step) > 1e6/prior.Low {
+				return math.Inf(int(math.Copysign(1, step)))
+			}
+			inside, outside = outside, outside+step
+		}
+		for range 40 {
+			if mid := (inside + outside) / 2; profile(mid) >= enough {
+				inside = mid
+			} else {
+				outside = mid
+			}
+		}
+		return inside
+	}
+	return end(-1 / slope), end(1 / slope), nil
+}
+
+// likelihood is of a curve, given points and a prior of its slope.
+type likelihood struct {
+	terms      []term
+	center, sd float64 // of the logarithm of the slope
+}
+
+func newLikelihood(points []ViolationPoint, prior SlopePrior) (*likelihood, error) {
 	if !(prior.Low > 0 && prior.Low <= prior.High) || math.IsInf(prior.High, 0) {
-		return ViolationFit{}, fmt.Errorf("prior of the slope from %g to %g, want 0 < low <= high", prior.Low, prior.High)
+		return nil, fmt.Errorf("prior of the slope from %g to %g, want 0 < low <= high", prior.Low, prior.High)
 	}
 	terms := newTerms(points)
 	if !slices.ContainsFunc(terms, func(t term) bool { return t.over > 0 }) {
-		return ViolationFit{}, ErrAllPass
+		return nil, ErrAllPass
 	}
 	if !slices.ContainsFunc(terms, func(t term) bool { return math.IsInf(t.high, 1) }) {
-		return ViolationFit{}, ErrAllFail
+		return nil, ErrAllFail
 	}
-	center := math.Sqrt(prior.Low * prior.High)
-	sd := math.Log(prior.High/prior.Low) / 4
-	profile := func(slope float64) float64 {
-		l := logLikelihood(terms, intercept(terms, slope), slope)
-		if z := math.Log(slope/center) / sd; sd > 0 {
-			l -= z * z / 2
-		}
-		return l
-	}
-	slope := maximize(profile, prior.Low, prior.High)
-	return ViolationFit{intercept(terms, slope), slope}, nil
+	return &likelihood{
+		terms:  terms,
+		center: math.Log(prior.Low*prior.High) / 2,
+		sd:     math.Log(prior.High/prior.Low) / 4,
+	}, nil
 }
 
 // term is a point's part of the likelihood: over of n effective trials, and
@@ -149,11 +201,16 @@ func sharedDesignEffect(points []ViolationPoint) float64 {
 	}
 }
 
-// logLikelihood of the counts. As each term is concave in its logit and flat
-// beyond its own best, it is concave.
-func logLikelihood(terms []term, intercept, slope float64) float64 {
+// at is the logarithm of the likelihood. Each term is concave in its logit,
+// and flat beyond its own best; so is the prior within its bounds. So there is
+// one peak.
+func (l *likelihood) at(intercept, slope float64) float64 {
 	sum := 0.0
-	for _, t := range terms {
+	if l.sd > 0 {
+		z := (math.Log(slope) - l.center) / l.sd
+		sum = -z * z / 2
+	}
+	for _, t := range l.terms {
 		x := min(max(intercept+slope*t.rate, t.low), t.high)
 		// log p = x - log(1+e^x), log(1-p) = -log(1+e^x)
 		sum += t.over*x - t.n*(max(x, 0)+math.Log1p(math.Exp(-math.Abs(x))))
@@ -163,9 +220,9 @@ func logLikelihood(terms []term, intercept, slope float64) float64 {
 
 // intercept is the likeliest for a slope: where the expected violations are
 // those seen.
-func intercept(terms []term, slope float64) float64 {
+func (l *likelihood) intercept(slope float64) float64 {
 	excess := func(a float64) (sum, derivative float64) {
-		for _, t := range terms {
+		for _, t := range l.terms {
 			if x := a + slope*t.rate; x >= t.low && x <= t.high {
 				p := logistic(x)
 				sum += t.n*p - t.over
@@ -177,7 +234,7 @@ func intercept(terms []term, slope float64) float64 {
 	// At every rate the fraction lies between these logits.
 	const extreme = 40
 	low, high := math.Inf(1), math.Inf(-1)
-	for _, t := range terms {
+	for _, t := range l.terms {
 		low, high = min(low, -extreme-slope*t.rate), max(high, extreme-slope*t.rate)
 	}
 	a := (low + high) / 2
