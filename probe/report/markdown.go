@@ -1,0 +1,346 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
+)
+
+// fleets are the replica counts that the envelope shows the loss of one for.
+var fleets = []int{2, 4, 8}
+
+// lessOne is what each of n replicas may carry so that the others stay within
+// the watermark when one is lost: watermark * (n-1) / n.
+func lessOne(watermark curve.Value, n int) curve.Value {
+	return watermark * curve.Value(n-1) / curve.Value(n)
+}
+
+// zonesText is the zones in words.
+func zonesText(k *curve.Knee) string {
+	if k == nil || !known(k.Rate) {
+		return dash
+	}
+	if !known(k.Watermark) {
+		return "unstable above " + rate(k.Rate)
+	}
+	return "stable to " + rate(k.Watermark) + ", risk to " + rate(k.Rate) + ", then unstable"
+}
+
+// Markdown writes the summary for a pull request: the verdicts, the envelope,
+// the gates that failed, what the curve rests on, and what it was measured on.
+func Markdown(w io.Writer, c *curve.Curve) error {
+	m := &markdown{}
+	m.line("## Capacity of %s", inCell(orDash(c.Identity.Model)))
+	m.line("")
+	for _, text := range notices(c) {
+		m.line("> **%s**", escape(text))
+		m.line(">")
+	}
+	if len(notices(c)) > 0 {
+		m.line("")
+	}
+	for _, text := range Verdicts(c) {
+		m.line("- %s", escape(text))
+	}
+	m.line("")
+	m.envelope(c)
+	m.gates(c)
+	m.coverage(c)
+	m.line("### Measured on")
+	m.line("")
+	m.line("%s", escape(identityLine(&c.Identity)))
+	m.line("")
+	m.line("%s", escape(measuredLine(c)))
+	if len(c.Notes) > 0 {
+		m.line("")
+		for _, n := range c.Notes {
+			m.line("- %s", escape(n))
+		}
+	}
+	if _, err := io.WriteString(w, m.b.String()); err != nil {
+		return fmt.Errorf("writing the summary: %w", err)
+	}
+	return nil
+}
+
+type markdown struct{ b strings.Builder }
+
+func (m *markdown) line(format string, args ...any) { fmt.Fprintf(&m.b, format+"\n", args...) }
+
+func (m *markdown) row(cells ...string) {
+	for i := range cells {
+		cells[i] = inCell(cells[i])
+	}
+	m.line("| %s |", strings.Join(cells, " | "))
+}
+
+// escape keeps what Markdown or HTML would take for its own from doing so, and one line one line.
+func escape(text string) string {
+	return strings.NewReplacer("\\", "\\\\", "<", "&lt;", ">", "&gt;", "&", "&amp;", "`", "\\`", "*", "\\*", "_", "\\_", "[", "\\[", "]", "\\]", "\r", " ", "\n", " ").Replace(text)
+}
+
+func inCell(text string) string { return strings.ReplaceAll(escape(text), "|", "\\|") }
+
+// code is a command as inline code.
+func code(text string) string {
+	text = strings.NewReplacer("\r", " ", "\n", " ").Replace(text)
+	fence := "`"
+	for strings.Contains(text, fence) {
+		fence += "`"
+	}
+	if len(fence) > 1 {
+		return fence + " " + text + " " + fence
+	}
+	return fence + text + fence
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return dash
+	}
+	return text
+}
+
+func (m *markdown) envelope(c *curve.Curve) {
+	all := subjects(c)
+	if len(all) == 0 {
+		return
+	}
+	head, rule := []string{"class", "arrivals", "safe rate/s", "knee/s", "gives first", "zones", "watermark/s"}, "| --- | --- | ---: | ---: | --- | --- | ---: |"
+	for _, n := range fleets {
+		head = append(head, fmt.Sprintf("N-1 of %d", n))
+		rule += " ---: |"
+	}
+	m.row(append(head, "status")...)
+	m.line("%s --- |", rule)
+	for _, s := range all {
+		if s.Study == nil {
+			m.row(append([]string{s.Name, dash, dash, dash, dash, dash, dash, dash, dash, dash}, "not measured")...)
+			continue
+		}
+		k := s.Knee
+		knee, binding, watermark := dash, dash, capacity.Unknown()
+		if k != nil {
+			knee, binding, watermark = interval(k.Rate, k.Low, k.High), bindingText(k), k.Watermark
+		}
+		cells := []string{s.Name, arrivalsName(s.Arrivals), rate(s.SafeRate), knee, binding, zonesText(k), rate(watermark)}
+		for _, n := range fleets {
+			cells = append(cells, rate(lessOne(watermark, n)))
+		}
+		m.row(append(cells, statusName(s.Status))...)
+	}
+	m.line("")
+	m.line("Requests per second of one replica; N-1 of n is what each of n may carry so that one may fail.")
+	m.line("")
+}
+
+// maxFailures bounds the list of failed gates.
+const maxFailures = 20
+
+// gates lists the gates that failed below the knee, where they surprise; above it that is expected.
+func (m *markdown) gates(c *curve.Curve) {
+	var lines []string
+	for _, s := range subjects(c) {
+		if s.Study == nil {
+			continue
+		}
+		for _, p := range openLoop(s.Study) {
+			for i := range p.Gates {
+				g := &p.Gates[i]
+				if g.Passed == nil || *g.Passed {
+					continue
+				}
+				lines = append(lines, fmt.Sprintf("- %s, %s at %s requests/s%s: %s: %s", escape(s.Name), escape(arrivalsName(s.Arrivals)), rate(p.OfferedRate), aboveKnee(s.Study, p), escape(gateName(g)), escape(orDash(g.Detail))))
+			}
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	m.line("### Gates that failed")
+	m.line("")
+	for i, l := range lines {
+		if i == maxFailures {
+			m.line("- and %d more", len(lines)-i)
+			break
+		}
+		m.line("%s", l)
+	}
+	m.line("")
+}
+
+func aboveKnee(s *curve.Study, p *curve.Point) string {
+	if s.Knee != nil && known(s.Knee.Rate) && p.OfferedRate > s.Knee.Rate {
+		return " (above the knee)"
+	}
+	return ""
+}
+
+// gateName is a gate in words.
+func gateName(g *curve.Gate) string {
+	name := strings.ReplaceAll(g.Name, "_", " ")
+	if g.SLO != nil {
+		name = sloText(*g.SLO)
+	}
+	if g.Class != "" {
+		name = g.Class + ": " + name
+	}
+	return name
+}
+
+func (m *markdown) coverage(c *curve.Curve) {
+	if len(c.Coverage) == 0 {
+		return
+	}
+	m.line("### What it rests on")
+	m.line("")
+	for _, v := range c.Coverage {
+		box := " "
+		if v.Done {
+			box = "x"
+		}
+		text := escape(itemName(v.Item)) + ": " + escape(v.Detail)
+		if v.Command != "" && !v.Done {
+			text += ": " + code(v.Command)
+		}
+		m.line("- [%s] %s", box, text)
+	}
+	m.line("")
+}
+
+func itemName(item string) string {
+	if item == "aa" {
+		return "A/A"
+	}
+	return strings.ReplaceAll(item, "_", " ")
+}
+
+func statusName(s curve.Status) string { return orDash(strings.ReplaceAll(string(s), "_", " ")) }
+
+// notices are what must be read before the numbers.
+func notices(c *curve.Curve) []string {
+	var out []string
+	switch c.Source {
+	case curve.Simulated:
+		out = append(out, "Simulated: these numbers come from a simulator, not from an engine.")
+	case curve.Imported:
+		from := ""
+		if c.ImportedFrom != "" {
+			from = " of " + c.ImportedFrom
+		}
+		out = append(out, "Imported: these numbers were made of a result file"+from+"; this tool has not measured them.")
+	}
+	if c.Estimate {
+		out = append(out, "An estimate: nothing was soaked, knees and safe rates may be too high.")
+	}
+	for _, s := range subjects(c) {
+		if s.Study != nil && s.Status == curve.StatusInterrupted {
+			out = append(out, "Interrupted: the curve holds what was measured until then.")
+			break
+		}
+	}
+	return out
+}
+
+// identityLine is what was measured on, in a sentence.
+func identityLine(id *curve.Identity) string {
+	model := orDash(id.Model)
+	var of []string
+	for _, v := range []string{id.Quantization, id.DType} {
+		if v != "" {
+			of = append(of, v)
+		}
+	}
+	if len(of) > 0 {
+		model += " (" + strings.Join(of, ", ") + ")"
+	}
+	engine := "an engine that is not known"
+	if id.EngineType != "" {
+		engine = strings.TrimSpace(id.EngineType + " " + id.EngineVersion)
+	}
+	gpu := "GPU not known"
+	if id.GPUName != "" {
+		gpu = fmt.Sprintf("%d × %s", max(id.GPUCount, 1), id.GPUName)
+		if id.GPUCount == 0 {
+			gpu = id.GPUName
+		}
+		if id.MIGProfile != "" {
+			gpu += " " + id.MIGProfile
+		}
+	}
+	var limits []string
+	add := func(value float64, format string) {
+		if value > 0 {
+			limits = append(limits, fmt.Sprintf(format, number(curve.Value(value))))
+		}
+	}
+	add(float64(id.TensorParallel), "tensor parallel %s")
+	add(float64(id.MaxNumSeqs), "%s sequence slots")
+	add(float64(id.MaxNumBatchedTokens), "%s tokens a step")
+	add(id.KVTokens, "%s KV tokens")
+	add(float64(id.MaxModelLen), "%s tokens at most a request")
+	if id.PrefixCaching != nil {
+		limits = append(limits, "prefix caching "+map[bool]string{true: "on", false: "off"}[*id.PrefixCaching])
+	}
+	text := model + " on " + engine + ", " + gpu
+	if len(limits) > 0 {
+		text += "; " + strings.Join(limits, ", ")
+	}
+	return text
+}
+
+// measuredLine is when, with what and with which load.
+func measuredLine(c *curve.Curve) string {
+	var parts []string
+	if !c.Started.IsZero() {
+		text := "Begun " + c.Started.UTC().Format("2006-01-02 15:04") + " UTC"
+		if d := c.Finished.Sub(c.Started); d > 0 {
+			text += ", " + span(d)
+		}
+		parts = append(parts, text)
+	}
+	requests, took := 0, 0.0
+	for _, s := range subjects(c) {
+		if s.Study != nil {
+			requests += s.Requests
+			took += s.Seconds
+		}
+	}
+	if requests > 0 {
+		parts = append(parts, fmt.Sprintf("%s requests", number(curve.Value(requests))))
+	}
+	if c.Tool.Name != "" {
+		parts = append(parts, strings.TrimSpace("by "+c.Tool.Name+" "+c.Tool.Version))
+	}
+	if c.Workload.Hash != "" {
+		parts = append(parts, fmt.Sprintf("workload %.12s, seed %d", c.Workload.Hash, c.Workload.Seed))
+	}
+	if c.ID != "" {
+		parts = append(parts, fmt.Sprintf("curve %.12s", c.ID))
+	}
+	if len(parts) == 0 {
+		return dash
+	}
+	return strings.Join(parts, "; ")
+}
+
+// sloList is every bound of a curve's classes.
+func sloList(slos []capacity.SLO) string {
+	var words []string
+	for _, s := range slos {
+		words = append(words, sloText(s))
+	}
+	return orDash(strings.Join(words, ", "))
+}
+
+// whole writes a count.
+func whole(v float64) string {
+	if math.IsNaN(v) {
+		return dash
+	}
+	return fmt.Sprintf("%.0f", v)
+}

@@ -1,0 +1,797 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"math"
+	"slices"
+	"strings"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
+)
+
+// The sizes of the pictures in pixels of their own, which the page scales.
+const (
+	wide, wideHeight = 1120.0, 400.0
+	half, halfHeight = 545.0, 330.0
+)
+
+// picture is a drawing with its words.
+type picture struct {
+	Title, Caption string
+	Drawing        template.HTML
+	Legend         []legend
+	Wide           bool
+}
+
+// legend explains one colour or shape.
+type legend struct {
+	Sample template.HTML
+	Text   string
+}
+
+// colours is how many the page has.
+const colours = 8
+
+// colour is the page's class for a series.
+func colour(i int) string { return fmt.Sprintf("c%d", i%colours) }
+
+func lineLegend(class, text string) legend {
+	return legend{template.HTML(`<svg viewBox="0 0 26 8" class="sample"><path d="M0 4L26 4" class="` + class + `"/></svg>`), text}
+}
+
+func markLegend(m mark, text string) legend {
+	return legend{template.HTML(`<svg viewBox="-7 -7 14 14" class="sample small"><g class="total">` + m.shape() + `</g></svg>`), text}
+}
+
+func fillLegend(class, text string) legend {
+	return legend{template.HTML(`<svg viewBox="0 0 12 12" class="sample small"><rect width="12" height="12" class="` + class + `"/></svg>`), text}
+}
+
+// openLoop are the points of a study under an offered rate, by that rate.
+func openLoop(s *curve.Study) []*curve.Point {
+	var points []*curve.Point
+	seen := map[string]bool{}
+	add := func(p *curve.Point) {
+		if p == nil || p.Concurrency > 0 || !known(p.OfferedRate) || p.OfferedRate < 0 || p.Name != "" && seen[p.Name] {
+			return
+		}
+		switch p.Purpose {
+		case curve.PurposeWarmup, curve.PurposeCeiling, curve.PurposeBurst:
+			return
+		}
+		seen[p.Name] = true
+		points = append(points, p)
+	}
+	add(s.Baseline)
+	if s.Soak != nil {
+		for i := range s.Soak.Trials {
+			add(&s.Soak.Trials[i])
+		}
+	}
+	for i := range s.Points {
+		add(&s.Points[i])
+	}
+	slices.SortStableFunc(points, func(a, b *curve.Point) int { return cmp.Compare(a.OfferedRate, b.OfferedRate) })
+	return points
+}
+
+// markOf shows how a point ended.
+func markOf(p *curve.Point) mark {
+	switch {
+	case p.Stopped != "":
+		return markStopped
+	case p.Passed == nil || len(p.Faults) > 0:
+		return markRing
+	case !*p.Passed:
+		return markCross
+	case p.Purpose == curve.PurposeSoak:
+		return markSoak
+	}
+	return markDisc
+}
+
+// outcome is how a point ended, in words.
+func outcome(p *curve.Point) string {
+	switch {
+	case p.Stopped != "":
+		return "stopped early: " + p.Stopped
+	case len(p.Faults) > 0:
+		return "cannot be used: " + strings.Join(p.Faults, "; ")
+	case p.Passed == nil:
+		return "not decided"
+	case *p.Passed:
+		return "passed"
+	}
+	return "failed"
+}
+
+// markLegends explains the marks that the points have.
+func markLegends(points []*curve.Point) []legend {
+	var out []legend
+	for _, m := range []struct {
+		mark
+		text string
+	}{{markDisc, "passed"}, {markSoak, "soak, passed"}, {markCross, "failed"}, {markStopped, "stopped early, failed"}, {markRing, "not decided or not usable"}} {
+		if slices.ContainsFunc(points, func(p *curve.Point) bool { return markOf(p) == m.mark }) {
+			out = append(out, markLegend(m.mark, m.text))
+		}
+	}
+	return out
+}
+
+// kept are the percentiles that a curve has of each latency.
+var kept = []float64{10, 50, 90, 95, 99, 99.9}
+
+// nextKept is the percentile itself where it is kept, or the next above.
+func nextKept(percentile float64) float64 {
+	for _, p := range kept {
+		if p >= percentile {
+			return p
+		}
+	}
+	return kept[len(kept)-1]
+}
+
+func quantile(q *curve.Quantiles, percentile float64) curve.Value {
+	switch percentile {
+	case 10:
+		return q.P10
+	case 50:
+		return q.P50
+	case 90:
+		return q.P90
+	case 95:
+		return q.P95
+	case 99:
+		return q.P99
+	case 99.9:
+		return q.P999
+	}
+	return capacity.Unknown()
+}
+
+// latency is a metric's quantiles at a point, of a class where one is named;
+// nil when the curve does not keep them.
+func latency(p *curve.Point, class, metric string) *curve.Quantiles {
+	of := func(ttft, itl, tpot, e2e *curve.Quantiles) *curve.Quantiles {
+		switch metric {
+		case "ttft":
+			return ttft
+		case "itl":
+			return itl
+		case "tpot":
+			return tpot
+		case "e2e":
+			return e2e
+		}
+		return nil
+	}
+	if class == "" {
+		return of(&p.TTFT, &p.ITL, &p.TPOT, &p.E2E)
+	}
+	for i := range p.Classes {
+		if c := &p.Classes[i]; c.Class == class {
+			return of(&c.TTFT, &c.ITL, &c.TPOT, &c.E2E)
+		}
+	}
+	return nil
+}
+
+// tail is the latency that an SLO bounds at a point.
+func tail(p *curve.Point, b bounded) curve.Value {
+	q := latency(p, b.Class, b.Metric)
+	if q == nil {
+		return capacity.Unknown()
+	}
+	return quantile(q, nextKept(b.Percentile))
+}
+
+// tailName is what tail returns.
+func (b bounded) tailName() string {
+	b.Percentile = nextKept(b.Percentile)
+	return b.name()
+}
+
+func write(v float64) string         { return number(curve.Value(v)) }
+func writeSeconds(v float64) string  { return seconds(curve.Value(v)) }
+func writePercent(v float64) string  { return percent(curve.Value(v)) }
+func finite(v curve.Value) []float64 { return slices.DeleteFunc([]float64{float64(v)}, notFinite) }
+func notFinite(v float64) bool       { return math.IsNaN(v) || math.IsInf(v, 0) }
+
+// rateAxis holds every rate of a study, from 0 on.
+func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float64) {
+	var all []float64
+	for _, p := range points {
+		all = append(all, float64(p.OfferedRate))
+	}
+	all = append(all, finite(s.SafeRate)...)
+	if k := s.Knee; k != nil {
+		all = slices.Concat(all, finite(k.Rate), finite(k.High), finite(k.CliffTo))
+	}
+	most := 0.0
+	for _, v := range all {
+		most = max(most, v)
+	}
+	if most == 0 {
+		most = 1
+	}
+	ticks, _ := linearTicks(most*1.06, int((d.right-d.left)/75))
+	return axis{from: 0, to: most * 1.06, start: d.left, end: d.right}, ticks
+}
+
+const rateLabel = "offered requests/s"
+
+// zones are the bands below the watermark, up to the knee, and above it.
+func (d *drawing) zones(s *curve.Study, x axis, named bool) {
+	k := s.Knee
+	if k == nil || !known(k.Rate) {
+		return
+	}
+	from := 0.0
+	for _, z := range []struct {
+		name string
+		to   float64
+	}{{"stable", float64(k.Watermark)}, {"risk", float64(k.Rate)}, {"unstable", x.to}} {
+		if notFinite(z.to) || z.to < from {
+			continue
+		}
+		left, width := x.at(from), x.at(z.to)-x.at(from)
+		d.rect(left, d.top, width, d.bottom-d.top, "zone "+z.name, "")
+		if named && width > 7*float64(len(z.name)) {
+			d.text(left+width/2, d.bottom-8, "middle", "zonename "+z.name, z.name)
+		}
+		from = z.to
+	}
+}
+
+// marks are the upright lines at the watermark, the safe rate and the knee with
+// its interval; the words stand above the plot.
+func (d *drawing) landmarks(s *curve.Study, x axis, named bool) {
+	k := s.Knee
+	var lines []struct {
+		at          curve.Value
+		class, text string
+	}
+	add := func(at curve.Value, class, text string) {
+		if known(at) {
+			lines = append(lines, struct {
+				at          curve.Value
+				class, text string
+			}{at, class, text})
+		}
+	}
+	if k != nil {
+		add(k.Rate, "knee", "knee "+interval(k.Rate, k.Low, k.High))
+		if known(k.Low) && known(k.High) {
+			d.rect(x.at(float64(k.Low)), d.top, max(x.at(float64(k.High))-x.at(float64(k.Low)), 1), d.bottom-d.top, "interval", "interval of the knee: "+rate(k.Low)+" to "+rate(k.High)+" requests/s")
+		}
+	}
+	add(s.SafeRate, "safe", "safe rate "+rate(s.SafeRate))
+	if k != nil {
+		add(k.Watermark, "watermark", "watermark "+rate(k.Watermark))
+	}
+	for i, l := range lines {
+		px, y := x.at(float64(l.at)), d.top
+		if named {
+			y = 16 + 16*float64(i)
+			anchor, tx := "end", px-5
+			if px-d.left < 7*float64(len(l.text)) {
+				anchor, tx = "start", px+5
+			}
+			d.text(tx, y, anchor, "landmark "+l.class+"name", l.text)
+			y -= 10
+		}
+		d.line(px, y, px, d.bottom, "upright "+l.class)
+	}
+}
+
+// landmarkLegends explains what stands in a picture without words.
+func landmarkLegends(s *curve.Study) []legend {
+	var out []legend
+	if known(s.SafeRate) {
+		out = append(out, lineLegend("upright safe", "safe rate"))
+	}
+	if s.Knee != nil {
+		if known(s.Knee.Watermark) {
+			out = append(out, lineLegend("upright watermark", "watermark"))
+		}
+		if known(s.Knee.Rate) {
+			out = append(out, lineLegend("upright knee", "knee and its interval"))
+		}
+	}
+	return out
+}
+
+// tailPicture is what the SLO bounds over the offered rate.
+func tailPicture(s subject) picture {
+	points := openLoop(s.Study)
+	out := picture{Title: "Tail latency over the offered rate", Wide: true, Legend: markLegends(points),
+		Caption: "Each line is a latency that the SLO bounds, dashed is its bound. Above the knee latencies last only as long as the point did: they would go on growing."}
+	var least, most = math.Inf(1), 0.0
+	drawable := 0
+	for _, b := range s.SLO {
+		least, most = min(least, b.Bound.Seconds()), max(most, b.Bound.Seconds())
+		for _, p := range points {
+			if v := float64(tail(p, b)); v > 0 && !notFinite(v) {
+				least, most = min(least, v), max(most, v)
+				drawable++
+			}
+		}
+	}
+	if drawable == 0 {
+		return picture{}
+	}
+	d := newDrawing(wide, wideHeight, margins{62, 170, 58, 38}, fmt.Sprintf("Tail latencies of %s over the offered rate, on a logarithmic scale. %s", s.Name, landmarkWords(s.Study)))
+	x, ticks := rateAxis(s.Study, points, d)
+	y := axis{from: least / 1.6, to: most * 1.6, start: d.bottom, end: d.top, log: true}
+	d.zones(s.Study, x, true)
+	d.yAxis(logTicks(y.from, y.to), y, writeSeconds, "seconds, log scale")
+	d.landmarks(s.Study, x, true)
+	var texts []beside
+	labelled := float64(2*len(s.SLO)*15) <= d.bottom-d.top
+	for i, b := range s.SLO {
+		class := colour(i)
+		at := y.at(b.Bound.Seconds())
+		d.line(d.left, at, d.right, at, "slo "+class)
+		if labelled {
+			texts = append(texts, beside{at, b.name() + " ≤ " + bound(b.SLO), "beside slotext " + class})
+		}
+		var line []xy
+		for _, p := range points {
+			v := tail(p, b)
+			place := xy{x.at(float64(p.OfferedRate)), y.at(float64(v))}
+			if p.Purpose != curve.PurposeSoak {
+				line = append(line, place)
+			}
+			d.mark(place, markOf(p), class, fmt.Sprintf("%s at %s requests/s: %s, %s", b.tailName(), rate(p.OfferedRate), seconds(v), outcome(p)))
+			if i := len(texts); !place.gap() && p.Purpose != curve.PurposeSoak {
+				if i > 0 && texts[i-1].class == "beside "+class {
+					texts = texts[:i-1]
+				}
+				texts = append(texts, beside{place.y, b.tailName(), "beside " + class})
+			}
+		}
+		d.path(line, "line "+class)
+	}
+	d.column(d.right+8, "start", texts)
+	d.xAxis(ticks, x, write, rateLabel)
+	out.Drawing = d.done()
+	return out
+}
+
+// landmarkWords are the landmarks for those who do not see the picture.
+func landmarkWords(s *curve.Study) string {
+	words := "Safe rate " + rate(s.SafeRate)
+	if k := s.Knee; k != nil {
+		words += ", knee " + interval(k.Rate, k.Low, k.High) + ", watermark " + rate(k.Watermark)
+	}
+	return words + " requests/s."
+}
+
+// violationPicture is the share of requests beyond each bound over the offered
+// rate: as measured, and the curve through it that never falls.
+func violationPicture(s subject) picture {
+	points := openLoop(s.Study)
+	type series struct {
+		bounded
+		curve *curve.Violations
+	}
+	var all []series
+	for _, b := range s.SLO {
+		all = append(all, series{bounded: b})
+	}
+	for i := range s.Curve {
+		v := &s.Curve[i]
+		n := slices.IndexFunc(all, func(x series) bool { return x.SLO == v.SLO && (x.Class == v.Class || s.Mix == nil) })
+		if n < 0 {
+			all = append(all, series{bounded: bounded{v.Class, v.SLO}})
+			n = len(all) - 1
+		}
+		all[n].curve = v
+	}
+	drawn := false
+	budget := 1.0
+	for _, x := range all {
+		budget = min(budget, x.Budget())
+	}
+	floor := budget / 10
+	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, "Share of requests beyond each bound of "+s.Name+" over the offered rate, on a logarithmic scale. "+landmarkWords(s.Study))
+	x, ticks := rateAxis(s.Study, points, d)
+	y := axis{from: floor, to: 1, start: d.bottom - 10, end: d.top, log: true}
+	d.zones(s.Study, x, false)
+	d.yAxis(logTicks(floor, 1), y, func(v float64) string {
+		if v <= floor*1.001 {
+			return "≤ " + writePercent(v)
+		}
+		return writePercent(v)
+	}, "share beyond the bound")
+	d.landmarks(s.Study, x, false)
+	out := picture{Title: "Violations over the offered rate",
+		Caption: "Lines are the published curves, which never fall; marks are the points with their one-sided bounds; dotted are the budgets."}
+	at := func(fraction float64) float64 {
+		if !(fraction >= 0) {
+			return math.NaN()
+		}
+		return y.at(max(fraction, floor))
+	}
+	for i, v := range all {
+		class := colour(i)
+		d.line(d.left, at(v.Budget()), d.right, at(v.Budget()), "budget "+class)
+		if v.curve != nil {
+			var line []xy
+			for k := range min(len(v.curve.Rate), len(v.curve.Fraction)) {
+				if r := v.curve.Rate[k]; r <= x.to {
+					line = append(line, xy{x.at(r), at(v.curve.Fraction[k])})
+				}
+			}
+			d.path(line, "line "+class)
+			drawn = drawn || len(line) > 1
+		}
+		for _, p := range points {
+			for k := range p.Gates {
+				g := &p.Gates[k]
+				if g.Name != "slo" || g.SLO == nil || *g.SLO != v.SLO || s.Mix != nil && g.Class != v.Class || !(g.N > 0) {
+					continue
+				}
+				px, fraction := x.at(float64(p.OfferedRate)), g.Violations/g.N
+				if known(g.Low) && known(g.High) {
+					d.line(px, at(float64(g.Low)), px, at(float64(g.High)), "whisker "+class)
+				}
+				d.mark(xy{px, at(fraction)}, markOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
+				drawn = true
+			}
+		}
+		out.Legend = append(out.Legend, lineLegend("line "+class, v.name()+", budget "+percent(curve.Value(v.Budget()))))
+	}
+	if !drawn {
+		return picture{}
+	}
+	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
+	d.xAxis(ticks, x, write, rateLabel)
+	out.Drawing = d.done()
+	return out
+}
+
+// valued is a reading of a point by name.
+type valued struct {
+	name  string
+	class string
+	of    func(*curve.Point) curve.Value
+}
+
+// readingPicture is readings over the offered rate on a linear scale. Reference
+// lines go in before the readings.
+func readingPicture(s subject, heading, caption, unit string, readings []valued, most float64, under func(*drawing, axis, axis)) picture {
+	points := openLoop(s.Study)
+	drawn := 0
+	for _, r := range readings {
+		for _, p := range points {
+			if v := r.of(p); known(v) {
+				most = max(most, float64(v))
+				drawn++
+			}
+		}
+	}
+	if drawn == 0 {
+		return picture{}
+	}
+	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, heading+" of "+s.Name+". "+landmarkWords(s.Study))
+	x, xTicks := rateAxis(s.Study, points, d)
+	ticks, top := linearTicks(most*1.02, 5)
+	y := axis{from: 0, to: top, start: d.bottom, end: d.top}
+	d.zones(s.Study, x, false)
+	d.yAxis(ticks, y, write, unit)
+	d.landmarks(s.Study, x, false)
+	if under != nil {
+		under(d, x, y)
+	}
+	out := picture{Title: heading, Caption: caption}
+	for _, r := range readings {
+		var line []xy
+		for _, p := range points {
+			v := r.of(p)
+			place := xy{x.at(float64(p.OfferedRate)), y.at(float64(v))}
+			if p.Purpose != curve.PurposeSoak {
+				line = append(line, place)
+			}
+			d.mark(place, markOf(p), r.class, fmt.Sprintf("%s at %s requests/s: %s", r.name, rate(p.OfferedRate), number(v)))
+		}
+		d.path(line, "line "+r.class)
+		out.Legend = append(out.Legend, lineLegend("line "+r.class, r.name))
+	}
+	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
+	d.xAxis(xTicks, x, write, rateLabel)
+	out.Drawing = d.done()
+	return out
+}
+
+func throughputPicture(s subject) picture {
+	ceiling := math.NaN()
+	if s.Ceiling != nil && known(s.Ceiling.Rate) {
+		ceiling = float64(s.Ceiling.Rate)
+	}
+	out := readingPicture(s, "Served over offered", "Below the dotted line less is completed than comes.", "completed requests/s",
+		[]valued{{"completed", colour(0), func(p *curve.Point) curve.Value { return p.CompletedRate }}}, max(0, ceiling),
+		func(d *drawing, x, y axis) {
+			end := min(x.to, y.to)
+			d.line(x.at(0), y.at(0), x.at(end), y.at(end), "reference")
+			if !notFinite(ceiling) {
+				d.line(d.left, y.at(ceiling), d.right, y.at(ceiling), "slo "+colour(1))
+			}
+		})
+	if out.Drawing != "" {
+		out.Legend = append(out.Legend, lineLegend("reference", "all that comes is served"))
+		if !notFinite(ceiling) {
+			out.Legend = append(out.Legend, lineLegend("slo "+colour(1), "ceiling in a closed loop, "+rate(curve.Value(ceiling))+"/s"))
+		}
+	}
+	return out
+}
+
+func queuePicture(s subject, slots int) picture {
+	var under func(*drawing, axis, axis)
+	if slots > 0 {
+		under = func(d *drawing, _, y axis) {
+			if y.has(float64(slots)) {
+				d.line(d.left, y.at(float64(slots)), d.right, y.at(float64(slots)), "slo "+colour(0))
+			}
+		}
+	}
+	most := 0.0
+	for _, p := range openLoop(s.Study) {
+		if known(p.Engine.RunningMax) && float64(p.Engine.RunningMax) >= 0.5*float64(slots) {
+			most = float64(slots)
+		}
+	}
+	out := readingPicture(s, "Running and waiting", "Mean numbers of requests in the engine, as it says itself.", "requests",
+		[]valued{
+			{"running", colour(0), func(p *curve.Point) curve.Value { return p.Engine.RunningMean }},
+			{"waiting", colour(1), func(p *curve.Point) curve.Value { return p.Engine.WaitingMean }},
+		}, most, under)
+	if out.Drawing != "" && most > 0 {
+		out.Legend = append(out.Legend, lineLegend("slo "+colour(0), fmt.Sprintf("sequence slots, %d", slots)))
+	}
+	return out
+}
+
+// chosen are the points whose distributions tell most: idle, near the
+// watermark, at the safe rate, and the first that failed.
+func chosen(s *curve.Study) []*curve.Point {
+	points := openLoop(s)
+	var out []*curve.Point
+	add := func(p *curve.Point) {
+		if p != nil && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	passed := func(p *curve.Point) bool { return p.Passed != nil && *p.Passed }
+	nearest := func(to curve.Value) (best *curve.Point) {
+		for _, p := range points {
+			if passed(p) && p != s.Baseline && (best == nil || math.Abs(float64(p.OfferedRate-to)) < math.Abs(float64(best.OfferedRate-to))) {
+				best = p
+			}
+		}
+		return best
+	}
+	add(s.Baseline)
+	if s.Knee != nil && known(s.Knee.Watermark) {
+		add(nearest(s.Knee.Watermark))
+	}
+	if known(s.SafeRate) {
+		add(nearest(s.SafeRate))
+	}
+	for _, p := range points {
+		if p.Passed != nil && !*p.Passed && len(p.Faults) == 0 {
+			add(p)
+			break
+		}
+	}
+	if len(out) == 0 && len(points) > 0 {
+		add(points[0])
+		add(points[len(points)/2])
+		add(points[len(points)-1])
+	}
+	return out
+}
+
+func pointName(s *curve.Study, p *curve.Point) string {
+	switch {
+	case p == s.Baseline:
+		return "nearly idle"
+	case p.Purpose == curve.PurposeSoak:
+		return "soak at " + rate(p.OfferedRate) + "/s"
+	case p.Passed != nil && !*p.Passed:
+		return rate(p.OfferedRate) + "/s, failed"
+	}
+	return rate(p.OfferedRate) + "/s"
+}
+
+// ladderPicture is the distribution of one latency at chosen points: the
+// percentile upwards, its distance to 100 on a logarithmic scale.
+func ladderPicture(s subject, class, metric string) picture {
+	points := chosen(s.Study)
+	least, most := math.Inf(1), 0.0
+	for _, p := range points {
+		if q := latency(p, class, metric); q != nil {
+			for _, percentile := range kept {
+				if v := float64(quantile(q, percentile)); v > 0 && !notFinite(v) {
+					least, most = min(least, v), max(most, v)
+				}
+			}
+		}
+	}
+	if most == 0 {
+		return picture{}
+	}
+	name := metricName(metric)
+	if class != "" {
+		name += " of " + class
+	}
+	for _, b := range s.SLO {
+		if b.Metric == metric && b.Class == class {
+			least, most = min(least, b.Bound.Seconds()), max(most, b.Bound.Seconds())
+		}
+	}
+	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, "Distribution of "+name+" at chosen points, from P10 to P99.9")
+	x := axis{from: least / 1.25, to: most * 1.25, start: d.left, end: d.right, log: true}
+	up := func(percentile float64) float64 { return -math.Log10(1 - percentile/100) }
+	y := axis{from: 0, to: up(99.93), start: d.bottom, end: d.top}
+	for _, percentile := range kept {
+		at := y.at(up(percentile))
+		d.line(d.left, at, d.right, at, "grid")
+		d.text(d.left-7, at+4, "end", "tick", percentileName(percentile))
+	}
+	out := picture{Title: "Distribution of " + name, Caption: "A line passes left of the cross when it keeps the bound. Percentiles that the samples are too few for are left out."}
+	for _, b := range s.SLO {
+		if b.Metric == metric && b.Class == class {
+			bx, by := x.at(b.Bound.Seconds()), y.at(up(b.Percentile))
+			d.line(bx, d.top, bx, d.bottom, "bound")
+			d.line(bx-9, by, bx+9, by, "boundcross")
+			d.line(bx, by-9, bx, by+9, "boundcross")
+			anchor, tx := "end", bx-6
+			if bx-d.left < 120 {
+				anchor, tx = "start", bx+6
+			}
+			d.text(tx, d.bottom-8, anchor, "over", sloText(b.SLO))
+		}
+	}
+	for i, p := range points {
+		q := latency(p, class, metric)
+		if q == nil {
+			continue
+		}
+		var line []xy
+		for _, percentile := range kept {
+			v := quantile(q, percentile)
+			place := xy{x.at(float64(v)), y.at(up(percentile))}
+			line = append(line, place)
+			d.mark(place, markDisc, colour(i), fmt.Sprintf("%s, %s: %s", pointName(s.Study, p), percentileName(percentile), seconds(v)))
+		}
+		d.path(line, "line "+colour(i))
+		out.Legend = append(out.Legend, lineLegend("line "+colour(i), pointName(s.Study, p)))
+	}
+	d.xAxis(logTicks(x.from, x.to), x, writeSeconds, name+", log scale")
+	out.Drawing = d.done()
+	return out
+}
+
+// maxBars bounds the columns of the attribution.
+const maxBars = 14
+
+// attributionPicture is where a request's time goes at each point, by the engine's means.
+func attributionPicture(s subject) picture {
+	var points []*curve.Point
+	for _, p := range openLoop(s.Study) {
+		if e := p.Engine; known(e.QueueSeconds) || known(e.PrefillSeconds) || known(e.DecodeSeconds) {
+			points = append(points, p)
+		}
+	}
+	if len(points) == 0 {
+		return picture{}
+	}
+	out := picture{Title: "Where a request's time goes", Wide: true,
+		Caption: "Mean seconds of a request in the queue, in prefill and in decode, by the engine's own histograms; what it does not say is left out. Below each: the peak use of the KV cache, preemptions, and the 99th percentile of the client's own lateness."}
+	if len(points) > maxBars {
+		out.Caption += fmt.Sprintf(" %d of %d points are shown.", maxBars, len(points))
+		var some []*curve.Point
+		for i := range maxBars {
+			some = append(some, points[i*(len(points)-1)/(maxBars-1)])
+		}
+		points = some
+	}
+	parts := []struct {
+		name, class string
+		of          func(*curve.EngineReadings) curve.Value
+	}{
+		{"decode", colour(0), func(e *curve.EngineReadings) curve.Value { return e.DecodeSeconds }},
+		{"prefill", colour(2), func(e *curve.EngineReadings) curve.Value { return e.PrefillSeconds }},
+		{"queue", colour(1), func(e *curve.EngineReadings) curve.Value { return e.QueueSeconds }},
+	}
+	most := 0.0
+	for _, p := range points {
+		sum := 0.0
+		for _, part := range parts {
+			if v := part.of(&p.Engine); known(v) {
+				sum += float64(v)
+			}
+		}
+		most = max(most, sum)
+	}
+	d := newDrawing(wide, wideHeight, margins{102, 14, 14, 108}, "Mean time of a request of "+s.Name+" in queue, prefill and decode at each point")
+	ticks, top := linearTicks(most, 5)
+	y := axis{from: 0, to: top, start: d.bottom, end: d.top}
+	d.yAxis(ticks, y, writeSeconds, "mean time in the engine")
+	column := (d.right - d.left) / float64(max(len(points), 5))
+	bar := min(column*0.62, 90)
+	rows := []struct {
+		name string
+		of   func(*curve.Point) string
+	}{
+		{"offered/s", func(p *curve.Point) string { return rate(p.OfferedRate) }},
+		{"outcome", func(p *curve.Point) string { return outcomeWord(p) }},
+		{"KV peak", func(p *curve.Point) string { return percent(p.Engine.KVPeak) }},
+		{"preemptions", func(p *curve.Point) string { return number(p.Engine.Preemptions) }},
+		{"client lag", func(p *curve.Point) string { return seconds(p.Client.LagP99) }},
+	}
+	for k, row := range rows {
+		d.text(d.left-12, d.bottom+20+18*float64(k), "end", "label", row.name)
+	}
+	for i, p := range points {
+		middle := d.left + (float64(i)+0.5)*column
+		below := 0.0
+		for _, part := range parts {
+			v := part.of(&p.Engine)
+			if !known(v) || v < 0 {
+				continue
+			}
+			d.rect(middle-bar/2, y.at(below+float64(v)), bar, y.at(below)-y.at(below+float64(v)), "bar "+part.class, fmt.Sprintf("%s at %s requests/s: %s", part.name, rate(p.OfferedRate), seconds(v)))
+			below += float64(v)
+		}
+		for k, row := range rows {
+			class := "tick"
+			if k == 0 {
+				class = "tick strong"
+			}
+			d.text(middle, d.bottom+20+18*float64(k), "middle", class, row.of(p))
+		}
+	}
+	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
+	for _, part := range slices.Backward(parts) {
+		out.Legend = append(out.Legend, fillLegend("bar "+part.class, part.name))
+	}
+	out.Drawing = d.done()
+	return out
+}
+
+// outcomeWord is how a point ended in a word.
+func outcomeWord(p *curve.Point) string {
+	switch {
+	case p.Stopped != "":
+		return "stopped"
+	case len(p.Faults) > 0:
+		return "not usable"
+	case p.Passed == nil:
+		return "undecided"
+	case *p.Passed:
+		return "passed"
+	}
+	return "failed"
+}
+
+// pictures of a study that have something to show.
+func pictures(s subject, slots int) []picture {
+	all := []picture{tailPicture(s), violationPicture(s), throughputPicture(s), queuePicture(s, slots)}
+	seen := map[[2]string]bool{}
+	for _, b := range s.SLO {
+		key := [2]string{b.Class, b.Metric}
+		if !seen[key] {
+			seen[key] = true
+			all = append(all, ladderPicture(s, b.Class, b.Metric))
+		}
+	}
+	all = append(all, attributionPicture(s))
+	return slices.DeleteFunc(all, func(p picture) bool { return p.Drawing == "" })
+}
