@@ -147,7 +147,8 @@ type Squeeze struct {
 
 // Arrivals is an arrival shape.
 type Arrivals struct {
-	// Process is poisson, gamma, or trace.
+	// Process is poisson, gamma, or trace; of what is imported also constant, or
+	// closed_loop, where each answer calls for the next request.
 	Process string `json:"process"`
 	// Burstiness is gamma's shape.
 	Burstiness float64 `json:"burstiness,omitempty"`
@@ -220,7 +221,8 @@ type Ceiling struct {
 // Knee is where the binding SLO's violations reach its budget.
 type Knee struct {
 	Rate Value `json:"requests_per_second"`
-	// Low and High bound it with Confidence (0.9), by a block bootstrap.
+	// Low and High bound it with Confidence (0.9), by a block bootstrap. Of what
+	// is imported, without a Confidence, they are the last load that passed and the first that failed.
 	Low        Value   `json:"low"`
 	High       Value   `json:"high"`
 	Confidence float64 `json:"confidence"`

@@ -295,7 +295,7 @@ func (a Arrivals) String() string {
 }
 
 func (a Arrivals) check(path string) error {
-	if err := oneOf(path+".process", a.Process, "poisson", "gamma", "trace"); err != nil {
+	if err := oneOf(path+".process", a.Process, "poisson", "gamma", "trace", "constant", "closed_loop"); err != nil {
 		return err
 	}
 	switch {
@@ -384,7 +384,7 @@ func (c *Curve) checkKnee(path string, k *Knee) error {
 	if err != nil {
 		return err
 	}
-	if (k.Low.Known() || k.High.Known()) && (k.Confidence == 0 || k.Confidence == 1) {
+	if (k.Low.Known() || k.High.Known()) && (k.Confidence == 0 && c.Source != Imported || k.Confidence == 1) {
 		return fmt.Errorf("%s.confidence is %g, but there is an interval: want the share it was made for, such as 0.9", path, k.Confidence)
 	}
 	if k.BindingSLO != "queue_growth" && k.BindingSLO != "success" && k.BindingSLO != "" {
