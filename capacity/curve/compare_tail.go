@@ -1,0 +1,456 @@
+package curve
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"headroom_exporter/capacity"
+)
+
+const (
+	// tailConfidence is that of a tail's interval. A comparison has dozens of
+	// tails, and one false alarm stops a release.
+	tailConfidence = 0.99
+	// sameRate is how close, as a ratio, two loads are that count as one.
+	sameRate = 0.02
+	// wideGap, as a share of the base's knee, is the distance between two loads
+	// from which on what lies between them depends on where they are.
+	wideGap = 0.25
+)
+
+// tailShares are the loads, as shares of the base's knee, at which tails are
+// compared. At the knee itself they flip from run to run.
+var tailShares = []float64{0.5, 0.8}
+
+// A tail is one percentile of one latency.
+type tail struct {
+	metric     string
+	percentile float64
+}
+
+// tailsCompared are in the order in which they are shown.
+var tailsCompared = []tail{
+	{"ttft", 50}, {"ttft", 95}, {"ttft", 99},
+	{"itl", 50}, {"itl", 95}, {"itl", 99},
+	{"tpot", 50}, {"tpot", 95}, {"tpot", 99},
+	{"e2e", 50}, {"e2e", 95}, {"e2e", 99},
+}
+
+// allTails is the quantity of one row that stands for all tails at a load
+// that the new one lacks.
+const allTails = "tails"
+
+func (t tail) String() string { return fmt.Sprintf("%s_p%g", t.metric, t.percentile) }
+
+// openLoad is the latencies of one class, or of all, under one offered rate.
+type openLoad struct {
+	rate float64
+	// independent is how many independent requests they are worth.
+	independent float64
+	of          map[string]Quantiles
+}
+
+// openLoads are the steady open loads of a study, by rate. class picks one
+// of a mix; empty takes all together.
+func openLoads(s *Study, class string) []openLoad {
+	var out []openLoad
+	add := func(p *Point, rate Value) {
+		if !rate.Known() || !usable(p) {
+			return
+		}
+		l := openLoad{rate: float64(rate), of: map[string]Quantiles{"ttft": p.TTFT, "itl": p.ITL, "tpot": p.TPOT, "e2e": p.E2E}}
+		attempts := p.Attempts
+		if class != "" {
+			k := slices.IndexFunc(p.Classes, func(c ClassLatency) bool { return c.Class == class })
+			if k < 0 {
+				return
+			}
+			c := &p.Classes[k]
+			attempts, l.of = c.Attempts, map[string]Quantiles{"ttft": c.TTFT, "itl": c.ITL, "tpot": c.TPOT, "e2e": c.E2E}
+		}
+		l.independent = float64(attempts) / designEffect(p, class)
+		out = append(out, l)
+	}
+	if b := s.Baseline; b != nil {
+		switch b.Concurrency {
+		case 0:
+			add(b, b.OfferedRate)
+		case 1:
+			add(b, 0) // one request at a time waits for no other: the limit of low rates
+		}
+	}
+	for i := range s.Points {
+		if p := &s.Points[i]; p.Concurrency == 0 && slices.Contains([]Purpose{PurposeProbe, PurposeAA, PurposeSoak, PurposeImported}, p.Purpose) {
+			add(p, p.OfferedRate)
+		}
+	}
+	if s.Soak != nil {
+		for i := range s.Soak.Trials {
+			add(&s.Soak.Trials[i], s.Soak.Trials[i].OfferedRate)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b openLoad) int { return cmp.Compare(a.rate, b.rate) })
+	return out
+}
+
+// usable tells whether a point ran to its end and measured the engine.
+func usable(p *Point) bool {
+	return p.Stopped == "" && len(p.Faults) == 0 && !slices.ContainsFunc(p.Gates, func(g Gate) bool {
+		return g.Kind == GateInvalid && g.Passed != nil && !*g.Passed
+	})
+}
+
+// designEffect is by how much the point's latencies clump, as its gates found.
+func designEffect(p *Point, class string) float64 {
+	effect := 1.0
+	for i := range p.Gates {
+		if g := &p.Gates[i]; class == "" || g.Class == class {
+			effect = max(effect, g.DesignEffect)
+		}
+	}
+	return effect
+}
+
+// measure is the percentile with its interval by order statistics.
+func (l *openLoad) measure(t tail) Measure {
+	q := l.of[t.metric]
+	m := unknownMeasure()
+	m.Value = q.at(t.percentile)
+	if !m.Value.Known() {
+		return m
+	}
+	m.Low, m.High = 0, Value(math.Inf(1))
+	n := int(min(q.N, l.independent))
+	if n < 1 {
+		return m
+	}
+	low, high := capacity.QuantileRanks(n, t.percentile/100, tailConfidence)
+	if low > 0 {
+		m.Low = min(m.Value, q.between(float64(low)/float64(n)))
+	}
+	if high > 0 {
+		m.High = max(m.Value, q.between(float64(high)/float64(n)))
+	}
+	return m
+}
+
+// at is the percentile where it is one of those that are kept.
+func (q *Quantiles) at(percentile float64) Value {
+	switch percentile {
+	case 10:
+		return q.P10
+	case 50:
+		return q.P50
+	case 90:
+		return q.P90
+	case 95:
+		return q.P95
+	case 99:
+		return q.P99
+	case 99.9:
+		return q.P999
+	}
+	return capacity.Unknown()
+}
+
+// between is the quantile at a share of the samples, between the kept ones
+// beside it: linear in -log(1-share), as an exponential tail is. Below the
+// lowest it is 0, above the highest the maximum.
+func (q *Quantiles) between(share float64) Value {
+	x0, y0 := 0.0, 0.0
+	for _, p := range []float64{10, 50, 90, 95, 99, 99.9} {
+		y := float64(q.at(p))
+		if math.IsNaN(y) {
+			continue
+		}
+		x := -math.Log1p(-p / 100)
+		if share <= p/100 {
+			if y0 == 0 {
+				return Value(y0)
+			}
+			return Value(y0 + (y-y0)*(-math.Log1p(-share)-x0)/(x-x0))
+		}
+		x0, y0 = x, y
+	}
+	if q.Max.Known() {
+		return q.Max
+	}
+	return Value(math.Inf(1))
+}
+
+// located is a tail at a rate, with the two loads that it lies between.
+type located struct {
+	Measure
+	from, to float64
+}
+
+// tailAt finds a tail at a rate: log-linear between the loads beside it. why
+// says what is missing where it is unknown.
+func tailAt(loads []openLoad, t tail, rate float64) (at located, why string) {
+	at.Measure = unknownMeasure()
+	type step struct {
+		rate float64
+		Measure
+		n float64
+	}
+	var steps []step
+	for i := range loads {
+		l := &loads[i]
+		m := l.measure(t)
+		if !(m.Value > 0) {
+			continue
+		}
+		n := max(1, l.independent)
+		if k := len(steps) - 1; k >= 0 && l.rate <= steps[k].rate*(1+sameRate) {
+			s := &steps[k]
+			w := n / (s.n + n)
+			s.Measure = blend(s.Measure, m, w)
+			s.rate += w * (l.rate - s.rate)
+			s.n += n
+			continue
+		}
+		steps = append(steps, step{l.rate, m, n})
+	}
+	switch {
+	case len(steps) == 0:
+		return at, "has no load with enough requests"
+	case rate > steps[len(steps)-1].rate*(1+sameRate):
+		return at, fmt.Sprintf("was measured up to %s/s only", short(steps[len(steps)-1].rate))
+	case rate < steps[0].rate*(1-sameRate):
+		return at, fmt.Sprintf("was measured from %s/s on only", short(steps[0].rate))
+	}
+	k := slices.IndexFunc(steps, func(s step) bool { return s.rate >= rate })
+	switch {
+	case k < 0:
+		k = len(steps) - 1
+		return located{steps[k].Measure, steps[k].rate, steps[k].rate}, ""
+	case k == 0 || steps[k].rate <= rate*(1+sameRate):
+		return located{steps[k].Measure, steps[k].rate, steps[k].rate}, ""
+	case steps[k-1].rate >= rate*(1-sameRate):
+		return located{steps[k-1].Measure, steps[k-1].rate, steps[k-1].rate}, ""
+	}
+	a, b := steps[k-1], steps[k]
+	return located{blend(a.Measure, b.Measure, (rate-a.rate)/(b.rate-a.rate)), a.rate, b.rate}, ""
+}
+
+// blend is the geometric mean of two measures with the weight w, above 0 and
+// below 1, for the second.
+func blend(a, b Measure, w float64) Measure {
+	mean := func(x, y Value) Value { return Value(math.Exp((1-w)*math.Log(float64(x)) + w*math.Log(float64(y)))) }
+	m := Measure{Value: mean(a.Value, b.Value), Low: 0, High: Value(math.Inf(1))}
+	if a.Low > 0 && b.Low > 0 {
+		m.Low = mean(a.Low, b.Low)
+	}
+	if !math.IsInf(float64(a.High), 1) && !math.IsInf(float64(b.High), 1) {
+		m.High = mean(a.High, b.High)
+	}
+	return m
+}
+
+// tailsOf compares the tails of a class alone, or of each class of a mix.
+func (g *gate) tailsOf(s subject, knee Measure) {
+	reference := float64(knee.Value)
+	if !knee.Value.Known() {
+		// Without a knee, as in an imported file, the base's own loads must do.
+		reference = 0
+		for _, l := range openLoads(s.of(g.base[0]), "") {
+			reference = max(reference, l.rate)
+		}
+	}
+	if reference == 0 {
+		return
+	}
+	classes := []string{s.class}
+	if s.mix != "" {
+		classes = classesOf(s.of(g.base[0]))
+	}
+	for _, class := range classes {
+		first := len(g.tails)
+		for _, share := range tailShares {
+			for _, t := range tailsCompared {
+				row, ok := g.tail(s, class, t, share, reference)
+				if !ok || row.Quantity == allTails && slices.ContainsFunc(g.tails[first:], func(r Row) bool {
+					return r.Quantity == allTails && r.Share == share && slices.Equal(r.Why, row.Why)
+				}) {
+					continue
+				}
+				g.tails = append(g.tails, row)
+			}
+		}
+	}
+}
+
+// classesOf are the classes that a mix's points tell apart; one empty name when none.
+func classesOf(s *Study) []string {
+	var out []string
+	for i := range s.Points {
+		for _, c := range s.Points[i].Classes {
+			if !slices.Contains(out, c.Class) {
+				out = append(out, c.Class)
+			}
+		}
+	}
+	if out == nil {
+		return []string{""}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// tail compares one tail at a share of the reference rate. It is not compared
+// where the base does not have it.
+func (g *gate) tail(s subject, class string, t tail, share, reference float64) (Row, bool) {
+	row := s.row(t.String())
+	row.Class, row.Share, row.At = class, share, Value(share*reference)
+	row.Band = g.out.Band
+	within := class
+	if s.mix == "" {
+		within = "" // all requests are of the class
+	}
+	find := func(curves []*Curve) (Measure, float64, []located, string) {
+		var list []Measure
+		var at []located
+		missing := ""
+		for _, study := range s.studies(curves) {
+			l, why := tailAt(openLoads(study, within), t, share*reference)
+			if why != "" {
+				missing = why
+				continue
+			}
+			list, at = append(list, l.Measure), append(at, l)
+		}
+		m, apart := combine(list)
+		return m, apart, at, missing
+	}
+	var pairs [2]float64
+	var from, to []located
+	var missing string
+	row.Base, pairs[0], from, _ = find(g.base)
+	if !row.Base.Value.Known() {
+		return row, false
+	}
+	row.New, pairs[1], to, missing = find(g.next)
+	if !row.New.Value.Known() {
+		row.Quantity, row.Base, row.Verdict = allTails, unknownMeasure(), Undecided
+		row.Why = []string{"the new one " + missing}
+		return row, true
+	}
+	row.decide(false, pairs)
+	if row.Verdict == Worse && gapsDiffer(slices.Concat(from, to), reference) {
+		row.Verdict = Undecided
+		row.Why = append(row.Why, "the loads on either side are far apart and not the same in both")
+	}
+	return row, true
+}
+
+// gapsDiffer tells whether tails were read off between loads so far apart, and
+// so different, that the reading alone may make the difference.
+func gapsDiffer(all []located, reference float64) bool {
+	wide := false
+	from, to := []float64{}, []float64{}
+	for _, l := range all {
+		wide = wide || l.to-l.from > wideGap*reference
+		from, to = append(from, l.from), append(to, l.to)
+	}
+	spread := max(slices.Max(from)-slices.Min(from), slices.Max(to)-slices.Min(to))
+	return wide && spread > minBand*reference
+}
+
+// squeeze compares what a mix does to each of its classes: its tail in the mix
+// over its tail alone. It is worse when that ratio and the mixed tail both grew
+// beyond the band, since a class that became faster alone is not squeezed more
+// by that; and when the mixed tail passes the class's bound, whatever the base did.
+func (g *gate) squeeze(s subject) {
+	mix := s.mixOf(g.base[0])
+	if s.mix == "" || mix == nil {
+		return
+	}
+	for i := range mix.Squeeze {
+		q := &mix.Squeeze[i]
+		row := s.row(fmt.Sprintf("squeeze_%s_p%g", q.SLO.Metric, q.SLO.Percentile))
+		row.Class, row.Band = q.Class, g.out.Band
+		var pairs [2]float64
+		base, next := squeezes(g.base, s, q), squeezes(g.next, s, q)
+		row.Base, pairs[0] = combine(ratios(base))
+		row.New, pairs[1] = combine(ratios(next))
+		before, _ := combine(mixed(base))
+		now, _ := combine(mixed(next))
+		switch {
+		case !now.Value.Known() && !row.Base.Value.Known():
+			continue
+		case !now.Value.Known():
+			row.Verdict = Missing
+			row.Why = []string{"the new one does not tell the class apart in the mix"}
+			g.squeezes = append(g.squeezes, row)
+			continue
+		}
+		row.Verdict = Same
+		if row.Base.Value.Known() && row.New.Value.Known() {
+			row.decide(false, pairs)
+		}
+		row.Why = append(row.Why, fmt.Sprintf("in the mix %s -> %s", seconds(before.Value), seconds(now.Value)))
+		if row.Verdict == Worse {
+			g.mixedTail(s, q, &row, float64(now.Value/before.Value-1))
+		}
+		if bound := q.SLO.Bound.Seconds(); float64(now.Value) > bound {
+			row.Verdict = Worse
+			row.Why = append(row.Why, fmt.Sprintf("it passes %s at the mix's safe rate", q.SLO))
+		}
+		g.squeezes = append(g.squeezes, row)
+	}
+}
+
+// mixedTail tempers a squeeze that grew: the mixed tail must have grown too,
+// and by more than the number of requests leaves open.
+func (g *gate) mixedTail(s subject, q *Squeeze, row *Row, grown float64) {
+	if grown <= row.Band {
+		row.Verdict = Same
+		row.Why = append(row.Why, "the class alone became faster, the mix did not become slower")
+		return
+	}
+	t := tail{q.SLO.Metric, q.SLO.Percentile}
+	base, next := s.of(g.base[0]), s.of(g.next[0])
+	a, why := tailAt(openLoads(base, q.Class), t, float64(base.SafeRate))
+	b, whyNot := tailAt(openLoads(next, q.Class), t, float64(next.SafeRate))
+	if why == "" && whyNot == "" && b.Low <= a.High {
+		row.Verdict = Undecided
+		row.Why = append(row.Why, "the intervals of the tail in the mix overlap")
+	}
+}
+
+// squeezes are the same class's and bound's of several curves.
+func squeezes(curves []*Curve, s subject, like *Squeeze) []Squeeze {
+	var out []Squeeze
+	for _, c := range curves {
+		if m := s.mixOf(c); m != nil {
+			for _, q := range m.Squeeze {
+				if q.Class == like.Class && q.SLO == like.SLO {
+					out = append(out, q)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func ratios(list []Squeeze) []Measure {
+	out := make([]Measure, len(list))
+	for i, q := range list {
+		out[i] = unknownMeasure()
+		if q.Alone > 0 {
+			out[i].Value = q.Mixed / q.Alone
+		}
+	}
+	return out
+}
+
+func mixed(list []Squeeze) []Measure {
+	out := make([]Measure, len(list))
+	for i, q := range list {
+		out[i] = unknownMeasure()
+		out[i].Value = q.Mixed
+	}
+	return out
+}
