@@ -3,21 +3,11 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
 	"strings"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 )
-
-// fleets are the replica counts that the envelope shows the loss of one for.
-var fleets = []int{2, 4, 8}
-
-// lessOne is what each of n replicas may carry so that the others stay within
-// the watermark when one is lost: watermark * (n-1) / n.
-func lessOne(watermark curve.Value, n int) curve.Value {
-	return watermark * curve.Value(n-1) / curve.Value(n)
-}
 
 // zonesText is the zones in words.
 func zonesText(k *curve.Knee) string {
@@ -34,7 +24,11 @@ func zonesText(k *curve.Knee) string {
 // the gates that failed, what the curve rests on, and what it was measured on.
 func Markdown(w io.Writer, c *curve.Curve) error {
 	m := &markdown{}
-	m.line("## Capacity of %s", inCell(orDash(c.Identity.Model)))
+	heading := "Capacity of " + orDash(c.Identity.Model)
+	if o := origin(c); o != "" {
+		heading += " (" + o + ")"
+	}
+	m.line("## %s", escape(heading))
 	m.line("")
 	for _, text := range notices(c) {
 		m.line("> **%s**", escape(text))
@@ -123,13 +117,13 @@ func (m *markdown) envelope(c *curve.Curve) {
 			continue
 		}
 		k := s.Knee
-		knee, binding, watermark := dash, dash, capacity.Unknown()
+		knee, binding, watermark := dash, dash, dash
 		if k != nil {
-			knee, binding, watermark = interval(k.Rate, k.Low, k.High), bindingText(k), k.Watermark
+			knee, binding, watermark = interval(k.Rate, k.Low, k.High), bindingText(k), rate(k.Watermark)
 		}
-		cells := []string{s.Name, arrivalsName(s.Arrivals), rate(s.SafeRate), knee, binding, zonesText(k), rate(watermark)}
-		for _, n := range fleets {
-			cells = append(cells, rate(lessOne(watermark, n)))
+		cells := []string{s.Name, arrivalsName(s.Arrivals), rate(s.SafeRate), knee, binding, zonesText(k), watermark}
+		for _, v := range s.LessOne {
+			cells = append(cells, rate(v))
 		}
 		m.row(append(cells, statusName(s.Status))...)
 	}
@@ -141,20 +135,22 @@ func (m *markdown) envelope(c *curve.Curve) {
 // maxFailures bounds the list of failed gates.
 const maxFailures = 20
 
-// gates lists the gates that failed below the knee, where they surprise; above it that is expected.
+// gates lists the points at which gates failed, and which.
 func (m *markdown) gates(c *curve.Curve) {
 	var lines []string
 	for _, s := range subjects(c) {
 		if s.Study == nil {
 			continue
 		}
-		for _, p := range openLoop(s.Study) {
+		for _, p := range placed(s.Study) {
+			var failed []string
 			for i := range p.Gates {
-				g := &p.Gates[i]
-				if g.Passed == nil || *g.Passed {
-					continue
+				if g := &p.Gates[i]; g.Passed != nil && !*g.Passed {
+					failed = append(failed, escape(gateName(g)+" ("+evidence(g)+")"))
 				}
-				lines = append(lines, fmt.Sprintf("- %s, %s at %s requests/s%s: %s: %s", escape(s.Name), escape(arrivalsName(s.Arrivals)), rate(p.OfferedRate), aboveKnee(s.Study, p), escape(gateName(g)), escape(orDash(g.Detail))))
+			}
+			if len(failed) > 0 {
+				lines = append(lines, fmt.Sprintf("- %s, %s at %s requests/s%s: %s", escape(s.Name), escape(arrivalsName(s.Arrivals)), rate(p.OfferedRate), aboveKnee(s.Study, p), strings.Join(failed, ", ")))
 			}
 		}
 	}
@@ -190,6 +186,27 @@ func gateName(g *curve.Gate) string {
 		name = g.Class + ": " + name
 	}
 	return name
+}
+
+// evidence is what a gate was judged by.
+func evidence(g *curve.Gate) string {
+	if !(g.N > 0) {
+		if known(g.Value) || known(g.Limit) {
+			return number(g.Value) + " against " + number(g.Limit)
+		}
+		return dash
+	}
+	text := fmt.Sprintf("%s of %s beyond", number(curve.Value(g.Violations)), number(curve.Value(g.N)))
+	if known(g.Low) || known(g.High) {
+		text += ", share " + percent(g.Low) + " to " + percent(g.High)
+	}
+	if g.SLO != nil {
+		text += ", budget " + percent(curve.Value(g.SLO.Budget()))
+	}
+	if g.DesignEffect > 0 {
+		text += ", design effect " + number(curve.Value(g.DesignEffect))
+	}
+	return text
 }
 
 func (m *markdown) coverage(c *curve.Curve) {
@@ -335,12 +352,4 @@ func sloList(slos []capacity.SLO) string {
 		words = append(words, sloText(s))
 	}
 	return orDash(strings.Join(words, ", "))
-}
-
-// whole writes a count.
-func whole(v float64) string {
-	if math.IsNaN(v) {
-		return dash
-	}
-	return fmt.Sprintf("%.0f", v)
 }

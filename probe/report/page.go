@@ -19,7 +19,7 @@ var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 // page is what the template shows.
 type page struct {
-	Model             string
+	Model, Origin     string
 	Identity          string
 	Measured          string
 	Notices           []string
@@ -72,6 +72,7 @@ type studyView struct {
 	Soak, Burst, Ceiling                               []fact
 	CeilingSteps, Trials                               [][]string
 	Squeeze                                            [][]string
+	Engine                                             [][]string
 	Points                                             []pointView
 	Latencies                                          [][]string
 	GPUs                                               [][]string
@@ -106,7 +107,7 @@ func HTML(w io.Writer, c *curve.Curve) error {
 
 func newPage(c *curve.Curve) page {
 	v := page{
-		Model: orDash(c.Identity.Model), Identity: identityLine(&c.Identity), Measured: measuredLine(c), Notices: notices(c), Fleets: fleets,
+		Model: orDash(c.Identity.Model), Origin: origin(c), Identity: identityLine(&c.Identity), Measured: measuredLine(c), Notices: notices(c), Fleets: fleets,
 		PeakReserve: percent(curve.Value(c.PeakReserve)), Advice: advise(c), SLO: sloList(c.SLO), Reuse: c.Reuse,
 		Tool: strings.TrimSpace(c.Tool.Name + " " + c.Tool.Version),
 	}
@@ -116,30 +117,36 @@ func newPage(c *curve.Curve) page {
 		}
 	}
 	all := subjects(c)
-	most := 0.0
+	// The bars of a class share a scale; those of classes of other lengths would not compare.
+	most := map[string]float64{}
 	for _, s := range all {
 		if s.Study != nil && s.Knee != nil && known(s.Knee.Rate) {
-			most = max(most, float64(s.Knee.Rate))
+			most[s.Name] = max(most[s.Name], float64(s.Knee.Rate))
 		}
 	}
 	for i, s := range all {
 		if s.First {
-			v.Verdicts = append(v.Verdicts, verdictRow{s.Name, finding(c, s), tone(s.Study)})
+			v.Verdicts = append(v.Verdicts, verdictRow{s.Name, unbroken(finding(c, s)), tone(s.Study)})
 		}
 		row := envelopeRow{Name: s.Name, Arrivals: dash, Status: "not measured", Safe: dash, Knee: dash, Binding: dash, Watermark: dash, Zones: dash}
-		watermark := capacity.Unknown()
 		if s.Study != nil {
 			row.Anchor = fmt.Sprintf("study-%d", i+1)
-			row.Arrivals, row.Status, row.Safe = arrivalsName(s.Arrivals), statusName(s.Status), rate(s.SafeRate)
+			row.Arrivals, row.Status, row.Safe = arrivalsName(s.Arrivals), "", rate(s.SafeRate)
+			if s.Status != curve.StatusOK {
+				row.Status = statusName(s.Status)
+			}
 			if k := s.Knee; k != nil {
-				watermark = k.Watermark
 				row.Knee, row.Binding, row.Watermark, row.Zones = interval(k.Rate, k.Low, k.High), bindingText(k), rate(k.Watermark), zonesText(k)
-				row.Bar = zoneBar(k, most)
+				row.Bar = zoneBar(k, most[s.Name])
 			}
 			v.Studies = append(v.Studies, study(c, s, row.Anchor))
 		}
-		for _, n := range fleets {
-			row.LessOne = append(row.LessOne, rate(lessOne(watermark, n)))
+		for i := range fleets {
+			text := dash
+			if i < len(s.LessOne) {
+				text = rate(s.LessOne[i])
+			}
+			row.LessOne = append(row.LessOne, text)
 		}
 		v.Envelope = append(v.Envelope, row)
 	}
@@ -188,6 +195,9 @@ func given(facts ...fact) []fact {
 	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
 }
 
+// unbroken keeps a bound on one line.
+func unbroken(text string) string { return strings.ReplaceAll(text, "≤ ", "≤\u00a0") }
+
 // tone is the colour of a study's finding.
 func tone(s *curve.Study) string {
 	switch {
@@ -203,7 +213,7 @@ func tone(s *curve.Study) string {
 	return "risk"
 }
 
-// zoneBar is the zones of a study as a bar on a scale that all rows share.
+// zoneBar is the zones of a study as a bar on a scale from 0 to a little above most.
 func zoneBar(k *curve.Knee, most float64) template.HTML {
 	if !known(k.Rate) || !(most > 0) {
 		return ""
@@ -241,6 +251,8 @@ func study(c *curve.Curve, s subject, anchor string) studyView {
 		kneeDetail = rate(k.Low) + " to " + rate(k.High)
 		if k.Confidence > 0 {
 			kneeDetail += ", " + percent(curve.Value(k.Confidence))
+		} else {
+			kneeDetail = rate(k.Low) + " passed, " + rate(k.High) + " failed"
 		}
 	} else if known(k.Rate) {
 		kneeDetail = "interval not known"
@@ -255,7 +267,7 @@ func study(c *curve.Curve, s subject, anchor string) studyView {
 		{rate(k.Watermark), "watermark", percent(curve.Value(c.PeakReserve)) + " kept for peaks"},
 		{number(k.GenerationTokenRate), "output tokens/s at the knee", "with " + number(k.PromptTokenRate) + " prompt tokens/s"},
 		{number(k.Concurrency), "requests at once there", "KV cache used to " + percent(k.KVPeak)},
-		{orDash(k.Bottleneck), "limits there", "first to give: " + bindingText(k)},
+		{orDash(k.Bottleneck), "limits there", "first to give: " + unbroken(bindingText(k))},
 	}
 	v.Evidence = k.Evidence
 	v.Pictures = pictures(s, c.Identity.MaxNumSeqs)
@@ -283,13 +295,11 @@ func study(c *curve.Curve, s subject, anchor string) studyView {
 		if x.Passed {
 			passed = "passed"
 		}
-		proven := "no: the violations seen are within the budget, their upper bound is not"
+		bounded := "no"
 		if x.Proven {
-			proven = "yes: the upper bound of the violations is within the budget too"
-		} else if !x.Passed {
-			proven = "no"
+			bounded = "yes"
 		}
-		v.Soak = []fact{{"outcome", passed}, {"proven", proven}, {"lasted", seconds(curve.Value(x.Seconds))}, {"trials", fmt.Sprint(len(x.Trials))}}
+		v.Soak = []fact{{"outcome", passed}, {"upper bound of the violations within the budget too", bounded}, {"lasted", seconds(curve.Value(x.Seconds))}, {"trials", fmt.Sprint(len(x.Trials))}}
 		for i := range x.Trials {
 			p := &x.Trials[i]
 			v.Trials = append(v.Trials, []string{rate(p.OfferedRate), seconds(curve.Value(p.Seconds)), outcomeWord(p), fmt.Sprintf("%d of %d", p.Failures, p.Attempts), seconds(p.TTFT.P99), seconds(p.E2E.P99)})
@@ -308,7 +318,7 @@ func study(c *curve.Curve, s subject, anchor string) studyView {
 			v.Squeeze = append(v.Squeeze, []string{q.Class, sloName(q.SLO), seconds(q.Alone), seconds(q.Mixed), ratio, bound(q.SLO)})
 		}
 	}
-	for _, p := range openLoop(s.Study) {
+	for _, p := range placed(s.Study) {
 		at := rate(p.OfferedRate)
 		if p.Purpose == curve.PurposeSoak || p == s.Baseline {
 			at = pointName(s.Study, p)
@@ -324,6 +334,8 @@ func study(c *curve.Curve, s subject, anchor string) studyView {
 			g := &p.GPUs[i]
 			v.GPUs = append(v.GPUs, []string{at, orDash(strings.TrimSpace(g.Model + " " + g.UUID)), withUnit(g.PowerWatts, " W"), withUnit(g.SMClockHertz/1e6, " MHz"), withUnit(g.Temperature, " °C"), percent(g.Bandwidth), percent(g.SMActive), throttle(g.ThrottleSeconds)})
 		}
+		v.Engine = append(v.Engine, []string{at, outcomeWord(p), rate(p.CompletedRate), number(p.GenerationTokenRate), number(p.Engine.RunningMean), number(p.Engine.WaitingMean),
+			seconds(p.Engine.QueueSeconds), seconds(p.Engine.PrefillSeconds), seconds(p.Engine.DecodeSeconds), percent(p.Engine.KVPeak), number(p.Engine.Preemptions), seconds(p.Client.LagP99)})
 		v.Points = append(v.Points, pointOf(s.Study, p))
 	}
 	return v
@@ -419,21 +431,6 @@ func gateOf(g *curve.Gate) gateView {
 	default:
 		v.Outcome, v.Tone = "failed", "unstable"
 	}
-	var words []string
-	if g.N > 0 {
-		words = append(words, number(curve.Value(g.Violations))+" of "+number(curve.Value(g.N))+" beyond")
-		if g.DesignEffect > 0 {
-			words = append(words, "design effect "+number(curve.Value(g.DesignEffect)))
-		}
-		if known(g.Low) || known(g.High) {
-			words = append(words, "share "+percent(g.Low)+" to "+percent(g.High))
-		}
-		if g.SLO != nil {
-			words = append(words, "budget "+percent(curve.Value(g.SLO.Budget())))
-		}
-	} else if known(g.Value) || known(g.Limit) {
-		words = append(words, number(g.Value)+" against "+number(g.Limit))
-	}
-	v.Evidence = orDash(strings.Join(words, ", "))
+	v.Evidence = evidence(g)
 	return v
 }

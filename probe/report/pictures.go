@@ -50,12 +50,23 @@ func fillLegend(class, text string) legend {
 	return legend{template.HTML(`<svg viewBox="0 0 12 12" class="sample small"><rect width="12" height="12" class="` + class + `"/></svg>`), text}
 }
 
-// openLoop are the points of a study under an offered rate, by that rate.
-func openLoop(s *curve.Study) []*curve.Point {
+// placed are the points of a study that have a place on its axis of rates, by
+// that rate. In a closed loop nothing is offered: what is completed takes its place.
+func placed(s *curve.Study) []*curve.Point {
 	var points []*curve.Point
 	seen := map[string]bool{}
 	add := func(p *curve.Point) {
-		if p == nil || p.Concurrency > 0 || !known(p.OfferedRate) || p.OfferedRate < 0 || p.Name != "" && seen[p.Name] {
+		if p == nil || p.Name != "" && seen[p.Name] {
+			return
+		}
+		if closedLoop(s) && !known(p.OfferedRate) {
+			completed := *p
+			completed.OfferedRate = p.CompletedRate
+			p = &completed
+		} else if p.Concurrency > 0 {
+			return
+		}
+		if !known(p.OfferedRate) || p.OfferedRate < 0 {
 			return
 		}
 		switch p.Purpose {
@@ -222,7 +233,15 @@ func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float6
 	return axis{from: 0, to: most * 1.06, start: d.left, end: d.right}, ticks
 }
 
-const rateLabel = "offered requests/s"
+func closedLoop(s *curve.Study) bool { return s.Arrivals.Process == "closed_loop" }
+
+// rateLabel is what the axis of rates shows.
+func rateLabel(s *curve.Study) string {
+	if closedLoop(s) {
+		return "completed requests/s, closed loop"
+	}
+	return "offered requests/s"
+}
 
 // zones are the bands below the watermark, up to the knee, and above it.
 func (d *drawing) zones(s *curve.Study, x axis, named bool) {
@@ -247,7 +266,7 @@ func (d *drawing) zones(s *curve.Study, x axis, named bool) {
 	}
 }
 
-// marks are the upright lines at the watermark, the safe rate and the knee with
+// landmarks are the upright lines at the watermark, the safe rate and the knee with
 // its interval; the words stand above the plot.
 func (d *drawing) landmarks(s *curve.Study, x axis, named bool) {
 	k := s.Knee
@@ -307,9 +326,9 @@ func landmarkLegends(s *curve.Study) []legend {
 
 // tailPicture is what the SLO bounds over the offered rate.
 func tailPicture(s subject) picture {
-	points := openLoop(s.Study)
+	points := placed(s.Study)
 	out := picture{Title: "Tail latency over the offered rate", Wide: true, Legend: markLegends(points),
-		Caption: "Each line is a latency that the SLO bounds, dashed is its bound. Above the knee latencies last only as long as the point did: they would go on growing."}
+		Caption: "Each line is a latency that the SLO bounds, dotted is its bound. Above the knee a latency depends on how long the point lasted: it would go on growing."}
 	var least, most = math.Inf(1), 0.0
 	drawable := 0
 	for _, b := range s.SLO {
@@ -324,7 +343,7 @@ func tailPicture(s subject) picture {
 	if drawable == 0 {
 		return picture{}
 	}
-	d := newDrawing(wide, wideHeight, margins{62, 170, 58, 38}, fmt.Sprintf("Tail latencies of %s over the offered rate, on a logarithmic scale. %s", s.Name, landmarkWords(s.Study)))
+	d := newDrawing(wide, wideHeight, margins{78, 170, 58, 38}, fmt.Sprintf("Tail latencies of %s over the offered rate, on a logarithmic scale. %s", s.Name, landmarkWords(s.Study)))
 	x, ticks := rateAxis(s.Study, points, d)
 	y := axis{from: least / 1.6, to: most * 1.6, start: d.bottom, end: d.top, log: true}
 	d.zones(s.Study, x, true)
@@ -357,7 +376,7 @@ func tailPicture(s subject) picture {
 		d.path(line, "line "+class)
 	}
 	d.column(d.right+8, "start", texts)
-	d.xAxis(ticks, x, write, rateLabel)
+	d.xAxis(ticks, x, write, rateLabel(s.Study))
 	out.Drawing = d.done()
 	return out
 }
@@ -374,7 +393,7 @@ func landmarkWords(s *curve.Study) string {
 // violationPicture is the share of requests beyond each bound over the offered
 // rate: as measured, and the curve through it that never falls.
 func violationPicture(s subject) picture {
-	points := openLoop(s.Study)
+	points := placed(s.Study)
 	type series struct {
 		bounded
 		curve *curve.Violations
@@ -398,6 +417,7 @@ func violationPicture(s subject) picture {
 		budget = min(budget, x.Budget())
 	}
 	floor := budget / 10
+	budgets := map[string]bool{}
 	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, "Share of requests beyond each bound of "+s.Name+" over the offered rate, on a logarithmic scale. "+landmarkWords(s.Study))
 	x, ticks := rateAxis(s.Study, points, d)
 	y := axis{from: floor, to: 1, start: d.bottom - 10, end: d.top, log: true}
@@ -418,8 +438,7 @@ func violationPicture(s subject) picture {
 		return y.at(max(fraction, floor))
 	}
 	for i, v := range all {
-		class := colour(i)
-		d.line(d.left, at(v.Budget()), d.right, at(v.Budget()), "budget "+class)
+		class, before := colour(i), d.b.Len()
 		if v.curve != nil {
 			var line []xy
 			for k := range min(len(v.curve.Rate), len(v.curve.Fraction)) {
@@ -428,7 +447,6 @@ func violationPicture(s subject) picture {
 				}
 			}
 			d.path(line, "line "+class)
-			drawn = drawn || len(line) > 1
 		}
 		for _, p := range points {
 			for k := range p.Gates {
@@ -441,16 +459,24 @@ func violationPicture(s subject) picture {
 					d.line(px, at(float64(g.Low)), px, at(float64(g.High)), "whisker "+class)
 				}
 				d.mark(xy{px, at(fraction)}, markOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
-				drawn = true
 			}
 		}
-		out.Legend = append(out.Legend, lineLegend("line "+class, v.name()+", budget "+percent(curve.Value(v.Budget()))))
+		if d.b.Len() == before {
+			continue
+		}
+		drawn = true
+		out.Legend = append(out.Legend, lineLegend("line "+class, v.name()))
+		if text := percent(curve.Value(v.Budget())); !budgets[text] {
+			budgets[text] = true
+			d.line(d.left, at(v.Budget()), d.right, at(v.Budget()), "bound")
+			d.text(d.left+6, at(v.Budget())-5, "start", "over", "budget "+text)
+		}
 	}
 	if !drawn {
 		return picture{}
 	}
 	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
-	d.xAxis(ticks, x, write, rateLabel)
+	d.xAxis(ticks, x, write, rateLabel(s.Study))
 	out.Drawing = d.done()
 	return out
 }
@@ -465,7 +491,7 @@ type valued struct {
 // readingPicture is readings over the offered rate on a linear scale. Reference
 // lines go in before the readings.
 func readingPicture(s subject, heading, caption, unit string, readings []valued, most float64, under func(*drawing, axis, axis)) picture {
-	points := openLoop(s.Study)
+	points := placed(s.Study)
 	drawn := 0
 	for _, r := range readings {
 		for _, p := range points {
@@ -503,7 +529,7 @@ func readingPicture(s subject, heading, caption, unit string, readings []valued,
 		out.Legend = append(out.Legend, lineLegend("line "+r.class, r.name))
 	}
 	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
-	d.xAxis(xTicks, x, write, rateLabel)
+	d.xAxis(xTicks, x, write, rateLabel(s.Study))
 	out.Drawing = d.done()
 	return out
 }
@@ -541,7 +567,7 @@ func queuePicture(s subject, slots int) picture {
 		}
 	}
 	most := 0.0
-	for _, p := range openLoop(s.Study) {
+	for _, p := range placed(s.Study) {
 		if known(p.Engine.RunningMax) && float64(p.Engine.RunningMax) >= 0.5*float64(slots) {
 			most = float64(slots)
 		}
@@ -560,7 +586,7 @@ func queuePicture(s subject, slots int) picture {
 // chosen are the points whose distributions tell most: idle, near the
 // watermark, at the safe rate, and the first that failed.
 func chosen(s *curve.Study) []*curve.Point {
-	points := openLoop(s)
+	points := placed(s)
 	var out []*curve.Point
 	add := func(p *curve.Point) {
 		if p != nil && !slices.Contains(out, p) {
@@ -678,22 +704,34 @@ func ladderPicture(s subject, class, metric string) picture {
 	return out
 }
 
-// maxBars bounds the columns of the attribution.
+// maxBars bounds the columns of an attribution.
 const maxBars = 14
 
-// attributionPicture is where a request's time goes at each point, by the engine's means.
-func attributionPicture(s subject) picture {
+// share is a part of a request's mean time in the engine.
+type share struct {
+	name, class string
+	of          func(*curve.EngineReadings) curve.Value
+}
+
+var (
+	decodeShare  = share{"decode", colour(0), func(e *curve.EngineReadings) curve.Value { return e.DecodeSeconds }}
+	prefillShare = share{"prefill", colour(2), func(e *curve.EngineReadings) curve.Value { return e.PrefillSeconds }}
+	queueShare   = share{"queue", colour(1), func(e *curve.EngineReadings) curve.Value { return e.QueueSeconds }}
+)
+
+// sharesPicture is mean times of a request at each point, one upon the other,
+// the first at the bottom.
+func sharesPicture(s subject, heading, caption string, shares ...share) picture {
 	var points []*curve.Point
-	for _, p := range openLoop(s.Study) {
-		if e := p.Engine; known(e.QueueSeconds) || known(e.PrefillSeconds) || known(e.DecodeSeconds) {
+	for _, p := range placed(s.Study) {
+		if slices.ContainsFunc(shares, func(x share) bool { return x.of(&p.Engine) > 0 }) {
 			points = append(points, p)
 		}
 	}
 	if len(points) == 0 {
 		return picture{}
 	}
-	out := picture{Title: "Where a request's time goes", Wide: true,
-		Caption: "Mean seconds of a request in the queue, in prefill and in decode, by the engine's own histograms; what it does not say is left out. Below each: the peak use of the KV cache, preemptions, and the 99th percentile of the client's own lateness."}
+	out := picture{Title: heading, Caption: caption}
 	if len(points) > maxBars {
 		out.Caption += fmt.Sprintf(" %d of %d points are shown.", maxBars, len(points))
 		var some []*curve.Point
@@ -702,68 +740,63 @@ func attributionPicture(s subject) picture {
 		}
 		points = some
 	}
-	parts := []struct {
-		name, class string
-		of          func(*curve.EngineReadings) curve.Value
-	}{
-		{"decode", colour(0), func(e *curve.EngineReadings) curve.Value { return e.DecodeSeconds }},
-		{"prefill", colour(2), func(e *curve.EngineReadings) curve.Value { return e.PrefillSeconds }},
-		{"queue", colour(1), func(e *curve.EngineReadings) curve.Value { return e.QueueSeconds }},
-	}
 	most := 0.0
 	for _, p := range points {
 		sum := 0.0
-		for _, part := range parts {
-			if v := part.of(&p.Engine); known(v) {
+		for _, x := range shares {
+			if v := x.of(&p.Engine); known(v) {
 				sum += float64(v)
 			}
 		}
 		most = max(most, sum)
 	}
-	d := newDrawing(wide, wideHeight, margins{102, 14, 14, 108}, "Mean time of a request of "+s.Name+" in queue, prefill and decode at each point")
+	d := newDrawing(half, halfHeight, margins{78, 14, 14, 56}, heading+" of "+s.Name+" at each offered rate: mean seconds in "+shareNames(shares))
 	ticks, top := linearTicks(most, 5)
 	y := axis{from: 0, to: top, start: d.bottom, end: d.top}
-	d.yAxis(ticks, y, writeSeconds, "mean time in the engine")
-	column := (d.right - d.left) / float64(max(len(points), 5))
-	bar := min(column*0.62, 90)
-	rows := []struct {
-		name string
-		of   func(*curve.Point) string
-	}{
-		{"offered/s", func(p *curve.Point) string { return rate(p.OfferedRate) }},
-		{"outcome", func(p *curve.Point) string { return outcomeWord(p) }},
-		{"KV peak", func(p *curve.Point) string { return percent(p.Engine.KVPeak) }},
-		{"preemptions", func(p *curve.Point) string { return number(p.Engine.Preemptions) }},
-		{"client lag", func(p *curve.Point) string { return seconds(p.Client.LagP99) }},
-	}
-	for k, row := range rows {
-		d.text(d.left-12, d.bottom+20+18*float64(k), "end", "label", row.name)
-	}
+	d.yAxis(ticks, y, writeSeconds, "mean time of a request")
+	column := (d.right - d.left) / float64(max(len(points), 4))
+	bar := min(column*0.66, 60)
 	for i, p := range points {
-		middle := d.left + (float64(i)+0.5)*column
-		below := 0.0
-		for _, part := range parts {
-			v := part.of(&p.Engine)
+		middle, below := d.left+(float64(i)+0.5)*column, 0.0
+		for _, x := range shares {
+			v := x.of(&p.Engine)
 			if !known(v) || v < 0 {
 				continue
 			}
-			d.rect(middle-bar/2, y.at(below+float64(v)), bar, y.at(below)-y.at(below+float64(v)), "bar "+part.class, fmt.Sprintf("%s at %s requests/s: %s", part.name, rate(p.OfferedRate), seconds(v)))
+			d.rect(middle-bar/2, y.at(below+float64(v)), bar, y.at(below)-y.at(below+float64(v)), "bar "+x.class,
+				fmt.Sprintf("%s at %s requests/s: %s", x.name, rate(p.OfferedRate), seconds(v)))
 			below += float64(v)
 		}
-		for k, row := range rows {
-			class := "tick"
-			if k == 0 {
-				class = "tick strong"
-			}
-			d.text(middle, d.bottom+20+18*float64(k), "middle", class, row.of(p))
+		if column > 34 || i%2 == 0 {
+			d.text(middle, d.bottom+17, "middle", "tick", rate(p.OfferedRate))
 		}
+		d.mark(xy{middle, d.bottom + 29}, markOf(p), "total", outcome(p))
 	}
 	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
-	for _, part := range slices.Backward(parts) {
-		out.Legend = append(out.Legend, fillLegend("bar "+part.class, part.name))
+	d.text((d.left+d.right)/2, d.height-5, "middle", "label", "points, by "+rateLabel(s.Study))
+	for _, x := range slices.Backward(shares) {
+		out.Legend = append(out.Legend, fillLegend("bar "+x.class, x.name))
 	}
+	out.Legend = append(out.Legend, markLegends(points)...)
 	out.Drawing = d.done()
 	return out
+}
+
+func shareNames(shares []share) string {
+	var names []string
+	for _, x := range slices.Backward(shares) {
+		names = append(names, x.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// kvPicture is how full the KV cache was.
+func kvPicture(s subject) picture {
+	return readingPicture(s, "KV cache in use", "Of all token slots, as the engine says itself. Where it is full, requests are preempted or wait.", "% of token slots",
+		[]valued{
+			{"peak", colour(0), func(p *curve.Point) curve.Value { return 100 * p.Engine.KVPeak }},
+			{"mean", colour(2), func(p *curve.Point) curve.Value { return 100 * p.Engine.KVMean }},
+		}, 0, nil)
 }
 
 // outcomeWord is how a point ended in a word.
@@ -783,7 +816,7 @@ func outcomeWord(p *curve.Point) string {
 
 // pictures of a study that have something to show.
 func pictures(s subject, slots int) []picture {
-	all := []picture{tailPicture(s), violationPicture(s), throughputPicture(s), queuePicture(s, slots)}
+	all := []picture{tailPicture(s), violationPicture(s), throughputPicture(s), queuePicture(s, slots), kvPicture(s)}
 	seen := map[[2]string]bool{}
 	for _, b := range s.SLO {
 		key := [2]string{b.Class, b.Metric}
@@ -792,6 +825,8 @@ func pictures(s subject, slots int) []picture {
 			all = append(all, ladderPicture(s, b.Class, b.Metric))
 		}
 	}
-	all = append(all, attributionPicture(s))
+	all = append(all,
+		sharesPicture(s, "Where a request's time goes", "Mean seconds by the engine's own histograms; what it does not say is left out.", decodeShare, prefillShare, queueShare),
+		sharesPicture(s, "Before the first token", "The part of it that makes the TTFT.", prefillShare, queueShare))
 	return slices.DeleteFunc(all, func(p picture) bool { return p.Drawing == "" })
 }

@@ -146,7 +146,7 @@ func arrivalsName(a curve.Arrivals) string {
 	case a.Process == "":
 		return "arrivals not known"
 	}
-	return a.Process
+	return strings.ReplaceAll(a.Process, "_", " ")
 }
 
 // traceName cuts a hash in a trace's name to its first 8 digits.
@@ -219,6 +219,9 @@ type subject struct {
 	SLO []bounded
 	// First tells the first study of a class or mix, by which it is known.
 	First bool
+	// LessOne is what each of so many replicas may carry, for each of fleets, so
+	// that one may fail.
+	LessOne []curve.Value
 }
 
 // bounded is an SLO with the class that it bounds; the class is empty for a class alone.
@@ -234,9 +237,31 @@ func (b bounded) name() string {
 	return b.Class + ": " + sloName(b.SLO)
 }
 
+// fleets are the numbers of replicas that the envelope shows the loss of one for.
+var fleets = []int{2, 4, 8}
+
+// measured fills in what the envelope holds of a study: n is its row.
+func (s *subject) measured(study *curve.Study, envelopes [][]curve.EnvelopeRow, n int) {
+	s.Study, s.LessOne = study, nil
+	for _, rows := range envelopes {
+		s.LessOne = append(s.LessOne, rows[n].NMinusOne)
+	}
+	if k := study.Knee; k != nil && !known(k.Watermark) {
+		with, knee := *study, *k
+		knee.Watermark = envelopes[0][n].Watermark
+		with.Knee = &knee
+		s.Study = &with
+	}
+}
+
 // subjects are all studies of a curve in order; a class without one has a nil Study.
 func subjects(c *curve.Curve) []subject {
 	var out []subject
+	var envelopes [][]curve.EnvelopeRow
+	for _, n := range fleets {
+		envelopes = append(envelopes, c.Envelope(n))
+	}
+	row := 0
 	slo := func(class *curve.Class) []capacity.SLO {
 		if len(class.SLO) > 0 {
 			return class.SLO
@@ -253,13 +278,17 @@ func subjects(c *curve.Curve) []subject {
 			out = append(out, s)
 		}
 		for k := range class.Studies {
-			s.Study, s.First = &class.Studies[k], k == 0
+			s.First = k == 0
+			s.measured(&class.Studies[k], envelopes, row)
+			row++
 			out = append(out, s)
 		}
 	}
 	for i := range c.Mixes {
 		mix := &c.Mixes[i]
-		s := subject{Name: mix.Name, Mix: mix, Study: &mix.Study, First: i == 0 || c.Mixes[i-1].Name != mix.Name}
+		s := subject{Name: mix.Name, Mix: mix, First: i == 0 || c.Mixes[i-1].Name != mix.Name}
+		s.measured(&mix.Study, envelopes, row)
+		row++
 		for k := range c.Classes {
 			if _, in := mix.Shares[c.Classes[k].Name]; in {
 				for _, b := range slo(&c.Classes[k]) {
