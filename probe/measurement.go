@@ -81,6 +81,7 @@ type measurement struct {
 	windowEnd    time.Duration
 	servedBefore int
 	tokensBefore float64
+	promptBefore float64
 
 	crossFrom  time.Duration
 	crossCount int
@@ -180,6 +181,7 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 	if good && (m.windowEnd < 0 || x.End <= m.windowEnd) {
 		m.servedBefore++
 		m.tokensBefore += float64(max(rec.CompletionTokens, 0))
+		m.promptBefore += float64(rec.PromptTokens)
 	}
 	m.each(rec, func(g *group) {
 		g.outcomes[rec.Outcome]++
@@ -329,6 +331,7 @@ func (m *measurement) result(p *Point, full bool) *Result {
 	r.OfferedRate = finite(offered)
 	r.CompletedRate = finite(float64(m.servedBefore) / window)
 	r.OutputTokenRate = finite(m.tokensBefore / window)
+	r.PromptTokenRate = finite(m.promptBefore / window)
 	if all.counted < all.completions {
 		r.OutputTokenRate = Value(math.NaN())
 	}

@@ -14,6 +14,8 @@ const ahead = 64
 type planned struct {
 	request workload.Request
 	stream  *stream
+	// prime tells that it does not count, see Point.Prime.
+	prime bool
 }
 
 // open sends requests at their planned times, whatever the engine does. The
@@ -38,12 +40,15 @@ func (u *run) open(ctx, flightCtx context.Context, wait func(context.Context, ti
 				break
 			}
 		}
-		phase := u.phaseAt(due)
+		phase := PhasePrime
+		if !p.prime {
+			phase = u.phaseAt(due)
+		}
 		if !u.admit(phase) {
 			break
 		}
 		if q.Turn > 0 {
-			u.later(flightCtx, slots, q)
+			u.later(ctx, flightCtx, slots, q)
 			continue
 		}
 		ready, ok := due, !ended
@@ -70,12 +75,13 @@ func (u *run) open(ctx, flightCtx context.Context, wait func(context.Context, ti
 // make makes requests with their bodies until the context ends.
 func (u *run) make(ctx context.Context, next chan<- planned) {
 	defer close(next)
+	source := primed{source: u.point.Source, prime: u.point.Prime}
 	for {
-		q, ok := u.point.Source.Next()
+		q, prime, ok := source.next()
 		if !ok {
 			return
 		}
-		p := planned{request: q}
+		p := planned{request: q, prime: prime}
 		if q.Turn == 0 {
 			u.point.Fill(&p.request)
 			p.stream = u.Client.prepare(&p.request)
@@ -88,6 +94,35 @@ func (u *run) make(ctx context.Context, next chan<- planned) {
 		case next <- p:
 		}
 	}
+}
+
+// primed is a source with one of requests that do not count, in the order of both.
+type primed struct {
+	source, prime workload.Source
+	// ahead were read from either and wait for their turn.
+	ahead, primeAhead *workload.Request
+}
+
+func (p *primed) next() (q workload.Request, prime, ok bool) {
+	if p.ahead == nil {
+		if q, ok := p.source.Next(); ok {
+			p.ahead = &q
+		}
+	}
+	if p.primeAhead == nil && p.prime != nil {
+		if q, ok := p.prime.Next(); ok {
+			p.primeAhead = &q
+		}
+	}
+	switch {
+	case p.primeAhead != nil && (p.ahead == nil || p.primeAhead.At <= p.ahead.At):
+		q, p.primeAhead = *p.primeAhead, nil
+		return q, true, true
+	case p.ahead != nil:
+		q, p.ahead = *p.ahead, nil
+		return q, false, true
+	}
+	return workload.Request{}, false, false
 }
 
 // clear waits until caps let a request go. It returns when that was, and
@@ -120,7 +155,7 @@ func (u *run) clear(ctx context.Context, slots slots, due time.Duration) (ready 
 
 // later sends a session's later turn when the one before has ended, the think
 // time is over and its planned time has come. It is due at the last of these.
-func (u *run) later(ctx context.Context, slots slots, q workload.Request) {
+func (u *run) later(ctx, flightCtx context.Context, slots slots, q workload.Request) {
 	session := u.sessions.begin(&q)
 	u.flights.Go(func() {
 		end := u.sessions.await(ctx, session)
@@ -141,7 +176,7 @@ func (u *run) later(ctx context.Context, slots slots, q workload.Request) {
 		}
 		u.point.Fill(&q)
 		s := u.Client.prepare(&q)
-		u.sessions.end(session, u.fly(ctx, s, &q, due, ready, phase))
+		u.sessions.end(session, u.fly(flightCtx, s, &q, due, ready, phase))
 		slots.give()
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"headroom_exporter/collector/engine"
 	"headroom_exporter/probe/workload"
 )
 
@@ -15,6 +16,9 @@ type Point struct {
 	Source workload.Source
 	// Fill makes a request's prompt: its token ids or its text.
 	Fill func(*workload.Request)
+	// Prime gives requests that an open loop sends besides, at their planned
+	// times, and does not count: they fill an engine that would be full. nil for none.
+	Prime workload.Source
 	// Concurrency is the closed loop's number of requests in flight; 0 is open
 	// loop, in which requests go out at their planned times.
 	Concurrency int
@@ -41,6 +45,21 @@ type Point struct {
 	// SharedPrefixes tells that prompts share prefixes by design, so that hits
 	// of the prefix cache are no fault.
 	SharedPrefixes bool
+
+	// follow, when set, is told what happens and may end the point.
+	follow follower
+}
+
+// follower follows a point under way.
+type follower interface {
+	// begin comes before anything is sent.
+	begin(*run)
+	// done takes every request as it ended, from many goroutines, and its
+	// exchange for the time of the call; nil for one that was never sent. It must not block.
+	done(*Record, *Exchange)
+	// look comes after each reading of the engine, about every
+	// Readings.Interval, from one goroutine. What it returns ends the point; nil goes on.
+	look(engine.Observation) error
 }
 
 func (p *Point) validate() error {

@@ -70,11 +70,16 @@ type EngineSummary struct {
 	// TTFTCount and TTFTMean are of the engine's own histogram, the client's
 	// beside them are of its requests whose first token came in the same time,
 	// from their first byte sent.
-	TTFTCount       Value          `json:"ttft_count"`
-	TTFTMean        Value          `json:"ttft_mean_s"`
-	ClientTTFTCount int            `json:"client_ttft_count"`
-	ClientTTFTMean  Value          `json:"client_ttft_mean_s"`
-	Samples         []EngineSample `json:"samples,omitempty"`
+	TTFTCount       Value `json:"ttft_count"`
+	TTFTMean        Value `json:"ttft_mean_s"`
+	ClientTTFTCount int   `json:"client_ttft_count"`
+	ClientTTFTMean  Value `json:"client_ttft_mean_s"`
+	// QueueMean, PrefillMean and DecodeMean are of the engine's own histograms:
+	// the mean time of a request in the queue, in prefill and in decode.
+	QueueMean   Value          `json:"queue_mean_s"`
+	PrefillMean Value          `json:"prefill_mean_s"`
+	DecodeMean  Value          `json:"decode_mean_s"`
+	Samples     []EngineSample `json:"samples,omitempty"`
 }
 
 // GPUSummary is what one GPU did during a point.
@@ -112,7 +117,15 @@ func unknownRange() Range {
 // totals are counters of all ranks together.
 type totals struct {
 	preemptions, prompt, generation, queries, hits float64
-	ttftCount, ttftSum                             float64
+	ttft, queue, prefill, decode                   moments
+}
+
+// moments are a histogram's count and sum.
+type moments struct{ count, sum float64 }
+
+// meanSince is the mean of what came after before.
+func (m moments) meanSince(before moments) Value {
+	return Value((m.sum - before.sum) / (m.count - before.count))
 }
 
 func total(r *engine.Reading) totals {
@@ -127,14 +140,19 @@ func total(r *engine.Reading) totals {
 		preemptions: sum(engine.Preemptions), prompt: sum(engine.PromptTokens), generation: sum(engine.GenerationTokens),
 		queries: sum(engine.PrefixCacheQueries), hits: sum(engine.PrefixCacheHits),
 	}
-	for i := range r.Ranks {
-		h := r.Ranks[i].Histogram(engine.TimeToFirstToken)
-		if h == nil {
-			t.ttftCount, t.ttftSum = math.NaN(), math.NaN()
-			break
+	for _, h := range []struct {
+		to     *moments
+		signal engine.HistogramSignal
+	}{{&t.ttft, engine.TimeToFirstToken}, {&t.queue, engine.QueueTime}, {&t.prefill, engine.PrefillTime}, {&t.decode, engine.DecodeTime}} {
+		for i := range r.Ranks {
+			of := r.Ranks[i].Histogram(h.signal)
+			if of == nil {
+				*h.to = moments{math.NaN(), math.NaN()}
+				break
+			}
+			h.to.count += of.Count
+			h.to.sum += of.Sum
 		}
-		t.ttftCount += h.Count
-		t.ttftSum += h.Sum
 	}
 	return t
 }
@@ -194,10 +212,11 @@ func (r *Readings) begin(ctx context.Context, c *Client) *watch {
 }
 
 // run goes on reading until end; what counts begins at from.
-func (w *watch) run(ctx context.Context, start, from time.Duration, m *measurement) {
+func (w *watch) run(ctx context.Context, start, from time.Duration, u *run) {
 	if w == nil {
 		return
 	}
+	m := u.measured
 	w.start, w.from = start, from
 	if w.client.now() >= from-lead-watchEvery && w.baseline != nil {
 		// No warm-up: the first reading was the last before the load.
@@ -208,16 +227,21 @@ func (w *watch) run(ctx context.Context, start, from time.Duration, m *measureme
 	ctx, cancel := context.WithCancel(ctx)
 	first := w.cancel
 	w.cancel = func() { cancel(); first() }
-	if w.readings.Poller != nil {
+	if w.readings.Poller != nil || u.point.follow != nil {
 		w.done.Go(func() {
 			for sleep(ctx, w.readings.Interval) == nil {
-				w.poll(ctx)
-				w.gauge()
+				if w.readings.Poller != nil {
+					w.poll(ctx)
+					w.gauge()
+				}
 				if w.baseline == nil && w.client.now() >= from {
 					w.baselineAt(from)
 					if w.baseline != nil {
 						m.cross(w.baselineFrom)
 					}
+				}
+				if ctx.Err() == nil {
+					u.look(w.last)
 				}
 			}
 		})
@@ -357,14 +381,15 @@ func (w *watch) end(ctx context.Context, result *Result, m *measurement) {
 	nan := Value(math.NaN())
 	s.Preemptions, s.PromptTokens, s.GenerationTokens, s.PrefixQueries, s.PrefixHits = nan, nan, nan, nan, nan
 	s.PrefixHitRatio, s.TTFTCount, s.TTFTMean, s.ClientTTFTMean = nan, nan, nan, nan
+	s.QueueMean, s.PrefillMean, s.DecodeMean = nan, nan, nan
 	if w.baseline != nil && w.newest != nil && w.last.Fresh {
 		a, b := *w.baseline, total(w.newest)
 		s.Preemptions = Value(b.preemptions - a.preemptions)
 		s.PromptTokens, s.GenerationTokens = Value(b.prompt-a.prompt), Value(b.generation-a.generation)
 		s.PrefixQueries, s.PrefixHits = Value(b.queries-a.queries), Value(b.hits-a.hits)
 		s.PrefixHitRatio = s.PrefixHits / s.PrefixQueries
-		s.TTFTCount = Value(b.ttftCount - a.ttftCount)
-		s.TTFTMean = Value(b.ttftSum-a.ttftSum) / s.TTFTCount
+		s.TTFTCount, s.TTFTMean = Value(b.ttft.count-a.ttft.count), b.ttft.meanSince(a.ttft)
+		s.QueueMean, s.PrefillMean, s.DecodeMean = b.queue.meanSince(a.queue), b.prefill.meanSince(a.prefill), b.decode.meanSince(a.decode)
 		m.mu.Lock()
 		s.ClientTTFTCount = m.crossCount
 		s.ClientTTFTMean = Value(m.crossSum / float64(m.crossCount))

@@ -23,6 +23,8 @@ type Result struct {
 	CompletedRate Value `json:"completed_rate"`
 	// OutputTokenRate is tokens per second of the requests that ended well inside the window.
 	OutputTokenRate Value `json:"output_token_rate"`
+	// PromptTokenRate is prompt tokens per second of the same requests.
+	PromptTokenRate Value `json:"prompt_token_rate"`
 	// Goodput is requests per second that met every bound.
 	Goodput Value `json:"goodput"`
 	// Start and End are since the run's start; Window is how long was measured.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"headroom_exporter/collector/engine"
 	"headroom_exporter/probe/workload"
 )
 
@@ -59,7 +60,11 @@ type run struct {
 	phase     atomic.Value
 	sessions  sessions
 	limit     *rateLimit
-	readings  *watch
+	// stop ends the arrivals, cancel the requests in flight too.
+	stop, cancel context.CancelCauseFunc
+	cutting      sync.Once
+	cuts         sync.WaitGroup
+	readings     *watch
 	// full tells that requests were sent until end, not only until the source was empty.
 	full bool
 }
@@ -95,16 +100,23 @@ func (r *Runner) Run(ctx context.Context, p Point) (*Result, error) {
 	defer r.state.Store(nil)
 
 	self := beginSelf()
-	watch.run(ctx, r.start, u.zero+p.Warmup, u.measured)
 	flightCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	injecting, stop := context.WithCancelCause(flightCtx)
+	defer stop(nil)
+	u.stop, u.cancel = stop, cancel
+	if p.follow != nil {
+		p.follow.begin(u)
+	}
+	watch.run(ctx, r.start, u.zero+p.Warmup, u)
 	if p.Concurrency > 0 {
-		u.closed(ctx, flightCtx)
+		u.closed(injecting, flightCtx)
 	} else {
-		u.open(ctx, flightCtx, wait)
+		u.open(injecting, flightCtx, wait)
 	}
 	u.phase.Store(PhaseDrain)
 	u.drain(cancel)
+	u.cuts.Wait()
 	result := u.measured.result(&p, u.full)
 	result.Start, result.End = (u.zero - r.start).Seconds(), (r.Client.now() - r.start).Seconds()
 	result.PeakInFlight = int(u.peak.Load())
@@ -133,6 +145,41 @@ func (u *run) phaseAt(due time.Duration) Phase {
 		u.phase.Store(PhaseMeasure)
 	}
 	return PhaseMeasure
+}
+
+// How requests in flight are cancelled when a point is cut short: in rounds,
+// so that the engine is not told of all of them in one moment.
+const (
+	cutRounds = 10
+	cutPause  = 50 * time.Millisecond
+)
+
+// cut ends the point early: arrivals stop at once, and what is in flight is
+// cancelled, the oldest first, within cutRounds * cutPause.
+func (u *run) cut(cause error) {
+	u.cutting.Do(func() {
+		u.stop(cause)
+		u.cuts.Go(func() {
+			for round := range cutRounds {
+				if u.inFlight.Load() == 0 {
+					break
+				}
+				u.Client.watch.cancelOldest(cutRounds-round, cause)
+				time.Sleep(cutPause)
+			}
+			u.cancel(cause)
+		})
+	})
+}
+
+// look tells the follower of a reading.
+func (u *run) look(o engine.Observation) {
+	if u.point.follow == nil {
+		return
+	}
+	if err := u.point.follow.look(o); err != nil {
+		u.cut(err)
+	}
 }
 
 // admit counts a request that is to be sent; false when the point has enough.
@@ -179,6 +226,9 @@ func (u *run) take(q *workload.Request, due, ready time.Duration, phase Phase, x
 	rec := newRecord(u.point.Name, q, due, x, u.start, phase)
 	rec.judge(u.point.slos(q.Class))
 	u.measured.add(&rec, x, due, ready)
+	if u.point.follow != nil {
+		u.point.follow.done(&rec, x)
+	}
 	if u.Records != nil {
 		u.Records.Add(&rec)
 	}
@@ -197,6 +247,9 @@ func (u *run) unsent(q *workload.Request, due time.Duration, phase Phase) {
 	rec := newRecord(u.point.Name, q, due, x, u.start, phase)
 	rec.Violation = true
 	u.measured.unsent(&rec, due)
+	if u.point.follow != nil {
+		u.point.follow.done(&rec, nil)
+	}
 	if u.Records != nil {
 		u.Records.Add(&rec)
 	}

@@ -1,8 +1,10 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,13 +27,23 @@ type flight struct {
 	deadline time.Duration
 	cancel   context.CancelCauseFunc
 	slot     int
+	// began is when the request was begun, cancelled that it was cut short.
+	began     time.Duration
+	cancelled bool
 	// lastEvent and lastToken are the newest of each, in nanoseconds since the epoch; 0 before.
 	lastEvent, lastToken atomic.Int64
-	done                 atomic.Bool
+	// firstToken is the first one's moment; 0 before.
+	firstToken atomic.Int64
+	done       atomic.Bool
 }
 
 func (f *flight) event(at time.Duration) { f.lastEvent.Store(int64(at)) }
-func (f *flight) token(at time.Duration) { f.lastToken.Store(int64(at)) }
+func (f *flight) token(at time.Duration) {
+	f.lastToken.Store(int64(at))
+	if f.firstToken.Load() == 0 {
+		f.firstToken.Store(int64(at))
+	}
+}
 
 // Stall is a time in which an engine with requests to work on sent nothing to
 // any of them.
@@ -43,6 +55,7 @@ type Stall struct {
 
 // watchdog enforces deadlines and notices stalls.
 type watchdog struct {
+	now     func() time.Duration
 	mu      sync.Mutex
 	flights []*flight
 	// last is the newest event of any flight, of those that ended too; where
@@ -57,7 +70,7 @@ type watchdog struct {
 }
 
 func (w *watchdog) start(c *Client) {
-	w.quit, w.ended = make(chan struct{}), make(chan struct{})
+	w.now, w.quit, w.ended = c.now, make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(w.ended)
 		tick := time.NewTicker(watchEvery)
@@ -79,9 +92,10 @@ func (w *watchdog) stop() {
 }
 
 func (w *watchdog) add(f *flight, deadline time.Duration, cancel context.CancelCauseFunc) {
-	f.deadline, f.cancel = deadline, cancel
+	f.deadline, f.cancel, f.began, f.cancelled = deadline, cancel, w.now(), false
 	f.lastEvent.Store(0)
 	f.lastToken.Store(0)
+	f.firstToken.Store(0)
 	f.done.Store(false)
 	w.mu.Lock()
 	f.slot = len(w.flights)
@@ -99,6 +113,42 @@ func (w *watchdog) remove(f *flight) {
 	w.flights = w.flights[:last]
 	w.last = max(w.last, time.Duration(f.lastEvent.Load()))
 	f.cancel = nil
+}
+
+// cancelOldest cancels one part of so many of the requests under way that were
+// not cancelled yet, those that were due first.
+func (w *watchdog) cancelOldest(parts int, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var left []*flight
+	for _, f := range w.flights {
+		if !f.cancelled {
+			left = append(left, f)
+		}
+	}
+	slices.SortFunc(left, func(a, b *flight) int { return cmp.Compare(a.deadline, b.deadline) })
+	for _, f := range left[:(len(left)+parts-1)/parts] {
+		f.cancelled = true
+		f.cancel(cause)
+	}
+}
+
+// first is the first token of a request: when it came, and after how long.
+type first struct{ at, ttft time.Duration }
+
+// underway appends the first tokens of requests under way, and tells how many
+// there are and how many of them still wait for theirs.
+func (w *watchdog) underway(firsts []first) (_ []first, flying, waiting int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.flights {
+		if at := time.Duration(f.firstToken.Load()); at > 0 {
+			firsts = append(firsts, first{at, at - f.began})
+		} else {
+			waiting++
+		}
+	}
+	return firsts, len(w.flights), waiting
 }
 
 // look cancels what is overdue.
