@@ -245,7 +245,8 @@ type Knee struct {
 	// Bottleneck is what limits there: queue, prefill, decode, kv, slots or client, with the evidence.
 	Bottleneck string   `json:"bottleneck,omitempty"`
 	Evidence   []string `json:"evidence,omitempty"`
-	// Pending is a higher knee that was seen once and counts when it is seen again.
+	// Pending is a change that was seen once and counts when it is seen again: a
+	// higher knee, or this one when it is a provisional fall.
 	Pending *Pending `json:"pending,omitempty"`
 }
 
