@@ -32,15 +32,15 @@ type GateOptions struct {
 	Strict bool
 }
 
-// Outcome is what a comparison comes to.
-type Outcome string
+// GateOutcome is what a comparison comes to.
+type GateOutcome string
 
 // The outcomes.
 const (
-	Passed        Outcome = "passed"
-	Regression    Outcome = "regression"
-	NotProven     Outcome = "undecided"
-	NotComparable Outcome = "not_comparable"
+	Passed        GateOutcome = "passed"
+	Regression    GateOutcome = "regression"
+	NotProven     GateOutcome = "undecided"
+	NotComparable GateOutcome = "not_comparable"
 )
 
 // Verdict is what one quantity of a comparison comes to.
@@ -60,13 +60,13 @@ const (
 
 // Comparison is a release gate: a new curve against a base.
 type Comparison struct {
-	Outcome Outcome `json:"outcome"`
+	Outcome GateOutcome `json:"outcome"`
 	// Incomparable is why nothing can be said of a change of the engine.
 	Incomparable []string `json:"not_comparable_because,omitempty"`
 	Base         []Side   `json:"base"`
 	New          []Side   `json:"new"`
 	// Changes are the fields of the identity in which the new one differs.
-	Changes []Change `json:"identity_changes,omitempty"`
+	Changes []FieldChange `json:"identity_changes,omitempty"`
 	// Band is the noise band that holds for every row; a row's own may be wider.
 	Band float64 `json:"band_ratio"`
 	// Rows have the rates first, then the squeeze of mixes, then the tails.
@@ -84,14 +84,14 @@ type Side struct {
 	GPU      string `json:"gpu,omitempty"`
 }
 
-// Change is a field of the identity that is known of both and differs.
-type Change struct {
+// FieldChange is a field of the identity that is known of both and differs.
+type FieldChange struct {
 	Field string `json:"field"`
 	Base  string `json:"base"`
 	New   string `json:"new"`
 }
 
-func (c Change) String() string { return c.Field + " " + c.Base + " -> " + c.New }
+func (c FieldChange) String() string { return c.Field + " " + c.Base + " -> " + c.New }
 
 // Row compares one quantity.
 type Row struct {
@@ -258,12 +258,12 @@ func side(c *Curve) Side {
 
 // changes lists the fields that both identities know and in which they differ.
 // Unlike Compare it tells patch versions apart: a change of one may be what is tested.
-func changes(a, b Identity) []Change {
-	var out []Change
+func changes(a, b Identity) []FieldChange {
+	var out []FieldChange
 	for _, f := range fields {
 		f.Parts = 0
 		if x, y := f.text(&a), f.text(&b); x != "" && y != "" && !f.same(x, y) {
-			out = append(out, Change{Field: f.Name, Base: x, New: y})
+			out = append(out, FieldChange{Field: f.Name, Base: x, New: y})
 		}
 	}
 	return out

@@ -186,32 +186,47 @@ type located struct {
 	from, to float64
 }
 
+// step is the loads at one rate, give or take sameRate.
+type step struct {
+	rate  float64
+	loads []*openLoad
+	// independent is the sum of theirs.
+	independent float64
+}
+
+func (s *step) add(l *openLoad) {
+	n := max(1, l.independent)
+	s.loads = append(s.loads, l)
+	s.independent += n
+	s.rate += n / s.independent * (l.rate - s.rate)
+}
+
+// measure is the geometric mean of the loads' tails, weighted by requests.
+func (s *step) measure(t tail) Measure {
+	m, n := s.loads[0].measure(t), max(1, s.loads[0].independent)
+	for _, l := range s.loads[1:] {
+		more := max(1, l.independent)
+		n += more
+		m = blend(m, l.measure(t), more/n)
+	}
+	return m
+}
+
 // tailAt finds a tail at a rate: log-linear between the loads beside it. why
 // says what is missing where it is unknown.
 func tailAt(loads []openLoad, t tail, rate float64) (at located, why string) {
 	at.Measure = unknownMeasure()
-	type step struct {
-		rate float64
-		Measure
-		n float64
-	}
 	var steps []step
 	for i := range loads {
 		l := &loads[i]
-		m := l.measure(t)
-		if !(m.Value > 0) {
+		q := l.of[t.metric]
+		if !(q.at(t.percentile) > 0) {
 			continue
 		}
-		n := max(1, l.independent)
-		if k := len(steps) - 1; k >= 0 && l.rate <= steps[k].rate*(1+sameRate) {
-			s := &steps[k]
-			w := n / (s.n + n)
-			s.Measure = blend(s.Measure, m, w)
-			s.rate += w * (l.rate - s.rate)
-			s.n += n
-			continue
+		if k := len(steps) - 1; k < 0 || l.rate > steps[k].rate*(1+sameRate) {
+			steps = append(steps, step{rate: l.rate})
 		}
-		steps = append(steps, step{l.rate, m, n})
+		steps[len(steps)-1].add(l)
 	}
 	switch {
 	case len(steps) == 0:
@@ -221,18 +236,12 @@ func tailAt(loads []openLoad, t tail, rate float64) (at located, why string) {
 	case rate < steps[0].rate*(1-sameRate):
 		return at, fmt.Sprintf("was measured from %s/s on only", short(steps[0].rate))
 	}
-	k := slices.IndexFunc(steps, func(s step) bool { return s.rate >= rate })
-	switch {
-	case k < 0:
-		k = len(steps) - 1
-		return located{steps[k].Measure, steps[k].rate, steps[k].rate}, ""
-	case k == 0 || steps[k].rate <= rate*(1+sameRate):
-		return located{steps[k].Measure, steps[k].rate, steps[k].rate}, ""
-	case steps[k-1].rate >= rate*(1-sameRate):
-		return located{steps[k-1].Measure, steps[k-1].rate, steps[k-1].rate}, ""
+	k := slices.IndexFunc(steps, func(s step) bool { return s.rate >= rate*(1-sameRate) })
+	if b := &steps[k]; k == 0 || b.rate <= rate*(1+sameRate) {
+		return located{b.measure(t), b.rate, b.rate}, ""
 	}
-	a, b := steps[k-1], steps[k]
-	return located{blend(a.Measure, b.Measure, (rate-a.rate)/(b.rate-a.rate)), a.rate, b.rate}, ""
+	a, b := &steps[k-1], &steps[k]
+	return located{blend(a.measure(t), b.measure(t), (rate-a.rate)/(b.rate-a.rate)), a.rate, b.rate}, ""
 }
 
 // blend is the geometric mean of two measures with the weight w, above 0 and

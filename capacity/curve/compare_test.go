@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -417,5 +419,60 @@ func TestComparisonMarkdown(t *testing.T) {
 	}
 	if !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("run with -update if this is meant:\n%s", out.String())
+	}
+}
+
+// drawn are the quantiles of so many exponential latencies.
+func drawn(r *rand.Rand, n int, median float64) Quantiles {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = r.ExpFloat64() * median / math.Ln2
+	}
+	slices.Sort(v)
+	at := func(p float64) Value {
+		if float64(n)*(1-p) < 1 {
+			return unknown
+		}
+		return Value(v[int(math.Ceil(p*float64(n)))-1])
+	}
+	return Quantiles{N: float64(n), Mean: unknown, P10: at(.1), P50: at(.5), P90: at(.9), P95: at(.95), P99: at(.99), P999: at(.999), Max: Value(v[n-1])}
+}
+
+// TestReleaseGateErrors draws curves of one engine, and of one that is slower,
+// with the scatter of 1,000 requests a load: how often is the gate wrong?
+func TestReleaseGateErrors(t *testing.T) {
+	const trials, requests = 50, 1000
+	r := rand.New(rand.NewPCG(1, 2))
+	measured := func(slower float64) *Curve {
+		c := built(4)
+		c.Classes = c.Classes[:1]
+		c.Classes[0].Studies = c.Classes[0].Studies[:1]
+		s := &c.Classes[0].Studies[0]
+		knee := 4 * (1 + 0.015*r.NormFloat64())
+		s.Knee.Rate, s.Knee.Low, s.Knee.High, s.SafeRate = Value(knee), Value(knee*0.97), Value(knee*1.03), Value(0.95*knee)
+		for i := range s.Points {
+			p := &s.Points[i]
+			median := float64(p.TTFT.P50) * slower
+			p.Attempts = requests
+			p.TTFT, p.TPOT, p.E2E = drawn(r, requests, median), drawn(r, requests, median/10), drawn(r, requests, 5*median)
+		}
+		return c
+	}
+	failed := func(slower float64) int {
+		n := 0
+		for range trials {
+			if ReleaseGate(one(measured(1)), one(measured(slower)), GateOptions{}).Outcome != Passed {
+				n++
+			}
+		}
+		return n
+	}
+	alarms, found := failed(1), failed(1.25)
+	t.Logf("of %d: %d false alarms, latencies 25 %% higher found %d times", trials, alarms, found)
+	if alarms > 1 {
+		t.Errorf("%d of %d comparisons of an engine with itself failed", alarms, trials)
+	}
+	if found < 45 {
+		t.Errorf("an engine with latencies 25 %% higher failed %d times of %d", found, trials)
 	}
 }
