@@ -131,6 +131,7 @@ func unknownMeasure() Measure {
 // ReleaseGate compares new curves with base ones: for every class and mix and
 // every arrival shape of the base its knee, its safe rate, its tails at half
 // and at four fifths of the base's knee, and how much a mix squeezes each class.
+// There is at least one curve of each.
 //
 // With two of each, measured in the order base, new, new, base (ABBA), a drift
 // that is linear in time cancels in the means, and the differences within the
