@@ -56,7 +56,7 @@ type follower interface {
 	begin(*run)
 	// done takes every request as it ended, from many goroutines, and its
 	// exchange for the time of the call; nil for one that was never sent. It must not block.
-	done(*Record, *Exchange)
+	done(*workload.Request, *Record, *Exchange)
 	// look comes after each reading of the engine, about every
 	// Readings.Interval, from one goroutine. What it returns ends the point; nil goes on.
 	look(engine.Observation) error

@@ -227,7 +227,7 @@ func (u *run) take(q *workload.Request, due, ready time.Duration, phase Phase, x
 	rec.judge(u.point.slos(q.Class))
 	u.measured.add(&rec, x, due, ready)
 	if u.point.follow != nil {
-		u.point.follow.done(&rec, x)
+		u.point.follow.done(q, &rec, x)
 	}
 	if u.Records != nil {
 		u.Records.Add(&rec)
@@ -248,7 +248,7 @@ func (u *run) unsent(q *workload.Request, due time.Duration, phase Phase) {
 	rec.Violation = true
 	u.measured.unsent(&rec, due)
 	if u.point.follow != nil {
-		u.point.follow.done(&rec, nil)
+		u.point.follow.done(q, &rec, nil)
 	}
 	if u.Records != nil {
 		u.Records.Add(&rec)

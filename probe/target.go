@@ -18,9 +18,6 @@ type TargetConfig struct {
 	Runner *Runner
 	// Facts are what the engine told before the load.
 	Facts *Facts
-	// Replay is the trace of traffic whose arrivals are a trace. Its Trace and
-	// Grid are taken; the rest follows from each load.
-	Replay workload.Replay
 	// AllowShared lets the search run beside others' requests.
 	AllowShared bool
 	// MaxInflight requests at once and MaxRate requests per second bound every load; 0 is no bound.

@@ -63,8 +63,8 @@ func (f *following) advance() {
 }
 
 // done implements follower.
-func (f *following) done(rec *Record, x *Exchange) {
-	q, counts := f.request(rec, x)
+func (f *following) done(asked *workload.Request, rec *Record, x *Exchange) {
+	q, counts := f.request(asked, rec, x)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended++
@@ -87,7 +87,7 @@ func (f *following) done(rec *Record, x *Exchange) {
 }
 
 // request is what the search knows of a request; false when it does not count.
-func (f *following) request(rec *Record, x *Exchange) (knee.Request, bool) {
+func (f *following) request(asked *workload.Request, rec *Record, x *Exchange) (knee.Request, bool) {
 	censored := rec.Outcome == Cancelled && !rec.Violation
 	if rec.Phase != PhaseMeasure || censored {
 		return knee.Request{}, false
@@ -96,6 +96,7 @@ func (f *following) request(rec *Record, x *Exchange) (knee.Request, bool) {
 	q := knee.Request{
 		Class: f.class[rec.Class], Due: rec.Scheduled - zero, End: rec.End - zero,
 		TTFT: rec.TTFT, TPOT: rec.TPOT, E2E: rec.E2E, OK: rec.Outcome == OK,
+		PromptTokens: asked.PromptTokens, OutputTokens: asked.MaxTokens,
 	}
 	failed := rec.Failed() || x == nil
 	slos := f.load.Traffic.SLOs(q.Class)

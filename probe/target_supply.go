@@ -13,8 +13,7 @@ import (
 
 // supply makes the requests of one load.
 type supply struct {
-	load   *knee.Load
-	replay workload.Replay
+	load *knee.Load
 	// maxModelLen is the engine's context.
 	maxModelLen int
 	// content and primeContent decide the tokens, salt keeps the prefix cache
@@ -25,17 +24,15 @@ type supply struct {
 
 func newSupply(t *Target, l *knee.Load) *supply {
 	return &supply{
-		load: l, replay: t.config.Replay, maxModelLen: t.config.Facts.MaxModelLen,
+		load: l, maxModelLen: t.config.Facts.MaxModelLen,
 		content: rand.Uint64(), primeContent: rand.Uint64(), salt: workload.NewCacheSalt(),
 	}
 }
 
-func (s *supply) traced() bool { return s.load.Traffic.Arrivals.Process == "trace" }
-
 // shared tells that prompts of the trace share prefixes by design.
 func (s *supply) shared() bool {
-	return s.traced() && s.replay.Trace != nil && len(s.replay.Trace.Records) > 0 &&
-		(s.replay.Trace.BlockSize > 0 || s.replay.Trace.Records[0].SessionID != "")
+	r := s.load.Traffic.Replay
+	return r != nil && r.Trace != nil && len(r.Trace.Records) > 0 && (r.Trace.BlockSize > 0 || r.Trace.Records[0].SessionID != "")
 }
 
 // source gives the requests in the order of their times, always the same.
@@ -44,10 +41,12 @@ func (s *supply) source() (workload.Source, error) {
 	var source workload.Source
 	var err error
 	switch {
-	case s.traced():
+	case s.load.Traffic.Replay != nil:
 		source, err = newRepeated(s)
 	case closed:
 		return s.plan(s.load.Seed, s.content).Source()
+	case s.load.Traffic.Arrivals.Process == "trace":
+		return nil, errors.New("its arrivals are a trace, and there is none")
 	default:
 		p := s.plan(s.load.Seed, s.content)
 		p.Arrivals = &workload.Arrivals{Process: workload.Poisson, Rate: 1}
@@ -115,9 +114,6 @@ type repeated struct {
 }
 
 func newRepeated(s *supply) (*repeated, error) {
-	if s.replay.Trace == nil {
-		return nil, errors.New("its arrivals are a trace, and there is none")
-	}
 	r := &repeated{supply: s}
 	last := time.Duration(0)
 	source, err := s.played(0)
@@ -138,7 +134,7 @@ func newRepeated(s *supply) (*repeated, error) {
 
 // played is one round of the trace, at its own speed.
 func (s *supply) played(round int) (workload.Source, error) {
-	p := s.replay
+	p := *s.load.Traffic.Replay
 	p.Classes, p.MaxModelLen, p.CacheSalt = s.load.Traffic.Classes, s.maxModelLen, s.salt
 	p.Seed, p.ContentSeed = s.load.Seed+uint64(round), s.content+uint64(round)
 	p.Speed, p.PeakFactor, p.Requests, p.Duration = 1, 1, 0, 0
@@ -182,7 +178,7 @@ func (s *supply) prime() (workload.Source, error) {
 	from.content = s.primeContent
 	var source workload.Source
 	var err error
-	if s.traced() {
+	if s.load.Traffic.Replay != nil {
 		source, err = newRepeated(&from)
 	} else {
 		source, err = from.plan(^s.load.Seed, from.content).Source()

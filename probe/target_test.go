@@ -72,7 +72,7 @@ func TestTargetLoad(t *testing.T) {
 		}
 		before := 0
 		for i, q := range o.Requests {
-			if !q.OK || q.Due < 5 || q.Due >= 20 || q.End < q.Due || q.Of[0] != 1 || q.Of[1] != 63 || q.Of[2] != 1 || q.Over[0]+q.Over[1]+q.Over[2] != 0 {
+			if !q.OK || q.Due < 5 || q.Due >= 20 || q.PromptTokens != 256 || q.OutputTokens != 64 || q.End < q.Due || q.Of[0] != 1 || q.Of[1] != 63 || q.Of[2] != 1 || q.Over[0]+q.Over[1]+q.Over[2] != 0 {
 				t.Fatalf("request %d: %+v", i, q)
 			}
 			if i > 0 && q.Due < o.Requests[i-1].Due {
@@ -211,11 +211,11 @@ func TestTargetTrace(t *testing.T) {
 		trace.Records = append(trace.Records, workload.Record{At: time.Duration(i) * 10 * time.Second, Prompt: 64, Output: 8})
 	}
 	simulated(t, func(t *testing.T, client *Client, runner *Runner, facts *Facts) {
-		target := NewTarget(TargetConfig{Runner: runner, Facts: facts, Replay: workload.Replay{Trace: trace}})
+		target := NewTarget(TargetConfig{Runner: runner, Facts: facts})
 		l := &knee.Load{
 			Name: "t1", Traffic: chatTraffic(t, "ttft:p99:800ms"), Steps: []knee.Step{{Rate: 10, Duration: 20 * time.Second}}, Prime: 5, Seed: 1,
 		}
-		l.Traffic.Arrivals = curve.Arrivals{Process: "trace", Trace: "t"}
+		l.Traffic.Arrivals, l.Traffic.Replay = curve.Arrivals{Process: "trace", Trace: "t"}, &workload.Replay{Trace: trace}
 		o, err := target.Run(t.Context(), l, nil)
 		if err != nil {
 			t.Fatal(err)
