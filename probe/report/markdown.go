@@ -74,14 +74,14 @@ func (m *markdown) row(cells ...string) {
 
 // escape keeps what Markdown or HTML would take for its own from doing so, and one line one line.
 func escape(text string) string {
-	return strings.NewReplacer("\\", "\\\\", "<", "&lt;", ">", "&gt;", "&", "&amp;", "`", "\\`", "*", "\\*", "_", "\\_", "[", "\\[", "]", "\\]", "\r", " ", "\n", " ").Replace(text)
+	return strings.NewReplacer("\\", "\\\\", "<", "&lt;", ">", "&gt;", "&", "&amp;", "`", "\\`", "*", "\\*", "_", "\\_", "[", "\\[", "]", "\\]").Replace(oneLine(text))
 }
 
 func inCell(text string) string { return strings.ReplaceAll(escape(text), "|", "\\|") }
 
 // code is a command as inline code.
 func code(text string) string {
-	text = strings.NewReplacer("\r", " ", "\n", " ").Replace(text)
+	text = oneLine(text)
 	fence := "`"
 	for strings.Contains(text, fence) {
 		fence += "`"

@@ -52,6 +52,9 @@ func (d *drawing) rect(x, y, w, h float64, class, tip string) {
 }
 
 func (d *drawing) line(x1, y1, x2, y2 float64, class string) {
+	if math.IsNaN(x1 + y1 + x2 + y2) {
+		return
+	}
 	fmt.Fprintf(&d.b, `<line x1="%s" y1="%s" x2="%s" y2="%s" class="%s"/>`, pixel(x1), pixel(y1), pixel(x2), pixel(y2), class)
 }
 

@@ -49,7 +49,7 @@ func verdict(c *curve.Curve, s subject) string {
 	if o := origin(c); o != "" {
 		head += " (" + o + ")"
 	}
-	return head + ": " + finding(c, s)
+	return oneLine(head + ": " + finding(c, s))
 }
 
 // finding is a verdict without its name and origin.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
@@ -18,7 +19,7 @@ const dash = "–"
 // known tells whether a value is a finite number.
 func known(v curve.Value) bool { return !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) }
 
-// number writes a value with about three digits, with k, M or G behind it from 10,000 on.
+// number writes a value with about three digits, with k, M, G or T behind it from 10,000 on.
 func number(v curve.Value) string {
 	x := float64(v)
 	switch a := math.Abs(x); {
@@ -28,6 +29,8 @@ func number(v curve.Value) string {
 		return "0"
 	case a >= 1e15 || a < 0.00095:
 		return strconv.FormatFloat(x, 'g', 2, 64)
+	case a >= 0.9995e12:
+		return digits(x/1e12) + "T"
 	case a >= 0.9995e9:
 		return digits(x/1e9) + "G"
 	case a >= 0.9995e6:
@@ -91,6 +94,17 @@ func percent(v curve.Value) string {
 		return dash
 	}
 	return number(100*v) + " %"
+}
+
+// oneLine puts a space in the place of line breaks and other control
+// characters, which a name in a file may hold and a terminal would obey.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // metricName is how a latency is written.
