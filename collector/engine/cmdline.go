@@ -82,6 +82,7 @@ func parseVLLMCommandLine(argv []string) (settings, bool) {
 			Data:          f.number("data-parallel-size", "dp"),
 			DecodeContext: f.number("decode-context-parallel-size", "dcp"),
 		},
+		start:      vllmFlags(f),
 		configFile: f.has("config"),
 	}, true
 }
@@ -100,6 +101,7 @@ func parseSGLangCommandLine(argv []string) (settings, bool) {
 			Pipeline: f.number("pipeline-parallel-size", "pp-size"),
 			Data:     f.number("data-parallel-size", "dp-size", "dp"),
 		},
+		start:      sglangFlags(f),
 		configFile: f.has("config"),
 	}, true
 }

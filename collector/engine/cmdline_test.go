@@ -35,6 +35,7 @@ func TestVLLMCommandLine(t *testing.T) {
 	}
 	for line, test := range tests {
 		got, ok := parseVLLMCommandLine(strings.Fields(line))
+		got.start = Settings{} // TestSettingsOfCommandLines has them
 		if got != test.want || ok != test.ok {
 			t.Errorf("%q gives %+v, %v; want %+v, %v", line, got, ok, test.want, test.ok)
 		}
@@ -43,6 +44,7 @@ func TestVLLMCommandLine(t *testing.T) {
 
 func TestSGLangCommandLine(t *testing.T) {
 	got, ok := parseSGLangCommandLine(strings.Fields("python -m sglang.launch_server --model-path m --tp 8 --dp-size 2 --max-running-requests 100 --context-length 4096"))
+	got.start = Settings{}
 	if want := (settings{maxNumSeqs: 100, maxModelLen: 4096, parallelism: Parallelism{Tensor: 8, Data: 2}}); got != want || !ok {
 		t.Errorf("got %+v, %v", got, ok)
 	}

@@ -163,17 +163,36 @@ func parseVLLMServerInfo(body []byte) (settings, error) {
 	var v struct {
 		Config struct {
 			Scheduler struct {
-				MaxNumSeqs          count `json:"max_num_seqs"`
-				MaxNumBatchedTokens count `json:"max_num_batched_tokens"`
+				MaxNumSeqs          count  `json:"max_num_seqs"`
+				MaxNumBatchedTokens count  `json:"max_num_batched_tokens"`
+				ChunkedPrefill      Toggle `json:"enable_chunked_prefill"`
 			} `json:"scheduler_config"`
 			Model struct {
-				MaxModelLen count `json:"max_model_len"`
+				MaxModelLen  count         `json:"max_model_len"`
+				Revision     settingString `json:"revision"`
+				Quantization settingString `json:"quantization"`
+				DType        settingString `json:"dtype"`
+				EnforceEager Toggle        `json:"enforce_eager"`
 			} `json:"model_config"`
+			Cache struct {
+				DType         settingString `json:"cache_dtype"`
+				Utilization   settingRatio  `json:"gpu_memory_utilization"`
+				PrefixCaching Toggle        `json:"enable_prefix_caching"`
+			} `json:"cache_config"`
+			Speculative struct {
+				Method settingString `json:"method"`
+				Tokens count         `json:"num_speculative_tokens"`
+			} `json:"speculative_config"`
+			LoRA struct {
+				MaxLoRAs count `json:"max_loras"`
+				MaxRank  count `json:"max_lora_rank"`
+			} `json:"lora_config"`
 			Parallel struct {
-				Tensor        count `json:"tensor_parallel_size"`
-				Pipeline      count `json:"pipeline_parallel_size"`
-				Data          count `json:"data_parallel_size"`
-				DecodeContext count `json:"decode_context_parallel_size"`
+				Tensor         count  `json:"tensor_parallel_size"`
+				Pipeline       count  `json:"pipeline_parallel_size"`
+				Data           count  `json:"data_parallel_size"`
+				DecodeContext  count  `json:"decode_context_parallel_size"`
+				ExpertParallel Toggle `json:"enable_expert_parallel"`
 			} `json:"parallel_config"`
 		} `json:"vllm_config"`
 	}
@@ -190,6 +209,13 @@ func parseVLLMServerInfo(body []byte) (settings, error) {
 		parallelism: Parallelism{
 			Tensor: int(c.Parallel.Tensor), Pipeline: int(c.Parallel.Pipeline),
 			Data: int(c.Parallel.Data), DecodeContext: int(c.Parallel.DecodeContext),
+		},
+		start: Settings{
+			Revision: string(c.Model.Revision), Quantization: string(c.Model.Quantization), DType: string(c.Model.DType),
+			KVCacheDType: string(c.Cache.DType), GPUMemoryUtilization: float64(c.Cache.Utilization), PrefixCaching: c.Cache.PrefixCaching,
+			ChunkedPrefill: c.Scheduler.ChunkedPrefill, EnforceEager: c.Model.EnforceEager, ExpertParallel: c.Parallel.ExpertParallel,
+			SpeculativeMethod: string(c.Speculative.Method), SpeculativeTokens: int(c.Speculative.Tokens),
+			MaxLoRAs: int(c.LoRA.MaxLoRAs), MaxLoRARank: int(c.LoRA.MaxRank),
 		},
 	}, nil
 }

@@ -21,6 +21,8 @@ type layout struct {
 	replicaID string
 	targets   map[string][]target
 	ranks     []*rankCells
+	// described are series whose labels say how the engine was started.
+	described []described
 	// full tells that a page had more than an engine exports.
 	full  bool
 	byKey map[rankKey]*rankCells
@@ -177,6 +179,7 @@ func (l *layout) put(key string, set labels.Labels, s *series) bool {
 	if l.replicaID != "" && len(l.table.replicaLabels) > 0 && l.replica(set) != l.replicaID {
 		return true
 	}
+	l.describe(key, set, s)
 	for _, t := range l.targets[key] {
 		if !matches(t.alias.match, set) {
 			continue

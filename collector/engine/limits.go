@@ -18,6 +18,7 @@ type settings struct {
 
 	parallelism Parallelism
 	version     string
+	start       Settings
 	// configFile tells that more is set in a file that cannot be seen.
 	configFile bool
 }

@@ -79,6 +79,8 @@ type Observation struct {
 	MaxModelLen int
 	// Parallelism of the engine, where it could be discovered.
 	Parallelism Parallelism
+	// Settings that the engine was started with, as far as they can be seen.
+	Settings Settings
 	// Available tells for each name of a Signal or HistogramSignal whether the newest good page
 	// carried it, for any rank; nil before the first. It is shared: do not write to it.
 	Available map[string]bool

@@ -28,6 +28,8 @@ type Poller struct {
 	table *table
 	last  Observation
 	stats Stats
+	// described is what the newest good page says of how the engine was started.
+	described Settings
 	// carried is what last.Available says by name.
 	carried signalSet
 	// timeouts in a row; skipped tells that the last poll sent nothing because of them.
@@ -140,6 +142,7 @@ func (p *Poller) take(body []byte, contentType string, at time.Time) *Failure {
 	}
 	resets := n.resets
 	ranks, carried := n.ranks(index, at)
+	p.described = n.pages.layouts[index].settings(n.pages.generation)
 	p.stats.CounterResets, p.stats.RejectedSamples = n.resets, n.rejected
 	if len(ranks) == 0 {
 		if sum.router {
@@ -229,6 +232,7 @@ func (p *Poller) complete(ctx context.Context) {
 	}
 	p.last.Version = cmp.Or(d.version, d.serverInfo.version)
 	p.last.MaxModelLen = firstKnown(d.maxModelLen, d.serverInfo.maxModelLen, d.commandLine.maxModelLen)
+	p.last.Settings = p.described.or(d.serverInfo.start).or(d.commandLine.start)
 	a, b := d.serverInfo.parallelism, d.commandLine.parallelism
 	p.last.Parallelism = Parallelism{
 		Tensor: firstKnown(a.Tensor, b.Tensor), Pipeline: firstKnown(a.Pipeline, b.Pipeline),

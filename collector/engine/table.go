@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
 )
 
 // kind is how the value of a row is checked and corrected.
@@ -120,6 +122,10 @@ type table struct {
 	// infoPath is where the engine tells its limits, and serverInfo reads them from the body.
 	infoPath   string
 	serverInfo func(body []byte) (settings, error)
+	// settingsName is the info metric, without a prefix, whose labels say how the engine was
+	// started, and settings reads them.
+	settingsName string
+	settings     func(set labels.Labels) Settings
 	// commandLine reads limits from the arguments of the engine's process; false when it is another program.
 	commandLine func(argv []string) (settings, bool)
 	// defaults are the engine's documented limits when nobody sets them, given the most sequences ever

@@ -73,6 +73,8 @@ func vllmTable() *table {
 		defaultPort:          "8000",
 		infoPath:             "/server_info?config_format=json",
 		serverInfo:           parseVLLMServerInfo,
+		settingsName:         "cache_config_info",
+		settings:             vllmSettings,
 		commandLine:          parseVLLMCommandLine,
 		defaults:             vllmDefaults,
 	}
