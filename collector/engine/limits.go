@@ -23,6 +23,10 @@ type settings struct {
 	configFile bool
 }
 
+// Guessed tells that the limit is the engine's documented default, which
+// nobody saw in force.
+func (l Limit) Guessed() bool { return l.Source == sourceDefault }
+
 func unknownLimit() Limit { return Limit{Value: math.NaN()} }
 
 // limitFromMetric keeps a limit that the page itself carries.
