@@ -16,7 +16,7 @@ type Progress struct {
 	// without it a line is written every few seconds.
 	Redraw bool
 	Width  int
-	// Points is how many there are.
+	// Points is how many there are; 0 is not known.
 	Points int
 }
 
@@ -69,7 +69,11 @@ func (p *Progress) Run(ctx context.Context, number int) {
 // line is one line of progress; the rate is of the time since the line before.
 func (p *Progress) line(n int, s Status, rate float64) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "[%d/%d] %s  %s  %.0f s", n, p.Points, s.Point, s.Phase, s.Elapsed.Seconds())
+	of := ""
+	if p.Points > 0 {
+		of = fmt.Sprintf("/%d", p.Points)
+	}
+	fmt.Fprintf(&b, "[%d%s] %s  %s  %.0f s", n, of, s.Point, s.Phase, s.Elapsed.Seconds())
 	if s.Left != Never {
 		fmt.Fprintf(&b, ", %.0f s left", s.Left.Seconds())
 	}
