@@ -262,7 +262,7 @@ func TestTicks(t *testing.T) {
 	for _, test := range []struct {
 		from, to float64
 		want     int
-	}{{0.02, 1, 6}, {0.001, 1, 4}, {1e-12, 1e12, 9}, {0, 1, 0}, {1, 1, 0}, {1, math.Inf(1), 0}, {math.NaN(), 1, 0}} {
+	}{{0.02, 1, 6}, {5.2, 19, 4}, {0.001, 1, 4}, {1e-12, 1e12, 9}, {0, 1, 0}, {1, 1, 0}, {1, math.Inf(1), 0}, {math.NaN(), 1, 0}} {
 		if ticks := logTicks(test.from, test.to); len(ticks) != test.want {
 			t.Errorf("from %g to %g: %v, want %d ticks", test.from, test.to, ticks, test.want)
 		}

@@ -38,7 +38,7 @@ type page struct {
 	Notes             []string
 	Reuse             []curve.Reuse
 	SLO               string
-	Tool              string
+	Tool, Flags       string
 	HasMissing, HasAA bool
 }
 
@@ -108,7 +108,7 @@ func HTML(w io.Writer, c *curve.Curve) error {
 func newPage(c *curve.Curve) page {
 	v := page{
 		Model: orDash(c.Identity.Model), Origin: origin(c), Identity: identityLine(&c.Identity), Measured: measuredLine(c), Notices: notices(c), Fleets: fleets,
-		PeakReserve: percent(curve.Value(c.PeakReserve)), Advice: advise(c), SLO: sloList(c.SLO), Reuse: c.Reuse,
+		PeakReserve: percent(curve.Value(c.PeakReserve)), Advice: advise(c), SLO: sloList(c.SLO), Reuse: c.Reuse, Flags: c.Workload.Flags,
 		Tool: strings.TrimSpace(c.Tool.Name + " " + c.Tool.Version),
 	}
 	for _, n := range c.Notes {
@@ -126,7 +126,7 @@ func newPage(c *curve.Curve) page {
 	}
 	for i, s := range all {
 		if s.First {
-			v.Verdicts = append(v.Verdicts, verdictRow{s.Name, unbroken(finding(c, s)), tone(s.Study)})
+			v.Verdicts = append(v.Verdicts, verdictRow{s.Name, unbroken(finding(c, s)), tone(c, s.Study)})
 		}
 		row := envelopeRow{Name: s.Name, Arrivals: dash, Status: "not measured", Safe: dash, Knee: dash, Binding: dash, Watermark: dash, Zones: dash}
 		if s.Study != nil {
@@ -180,7 +180,7 @@ func newPage(c *curve.Curve) page {
 	if s := c.ColdStart; s != nil {
 		v.ColdStart = []fact{{"class", s.Class}, {"until the median TTFT is within 10 % of the steady one", seconds(s.Seconds)}, {"worst TTFT", seconds(s.WorstTTFT)}}
 	}
-	v.Workload = given(fact{"workload", c.Workload.Hash}, fact{"seed", fmt.Sprint(c.Workload.Seed)}, fact{"flags", c.Workload.Flags}, fact{"curve", c.ID})
+	v.Workload = given(fact{"workload", c.Workload.Hash}, fact{"seed", fmt.Sprint(c.Workload.Seed)}, fact{"curve", c.ID})
 	cpus := ""
 	if c.Client.CPUs > 0 {
 		cpus = fmt.Sprint(c.Client.CPUs)
@@ -199,11 +199,11 @@ func given(facts ...fact) []fact {
 func unbroken(text string) string { return strings.ReplaceAll(text, "≤ ", "≤\u00a0") }
 
 // tone is the colour of a study's finding.
-func tone(s *curve.Study) string {
+func tone(c *curve.Curve, s *curve.Study) string {
 	switch {
 	case s == nil:
 		return "unknown"
-	case s.Status == curve.StatusOK:
+	case s.Status == curve.StatusOK && !c.Estimate:
 		return "stable"
 	case s.Status == curve.StatusNoSafeRate:
 		return "unstable"
@@ -235,7 +235,7 @@ func zoneBar(k *curve.Knee, most float64) template.HTML {
 
 // study is everything about one class or mix under one arrival shape.
 func study(c *curve.Curve, s subject, anchor string) studyView {
-	v := studyView{Anchor: anchor, Name: s.Name, Arrivals: arrivalsName(s.Arrivals), Status: statusName(s.Status), Tone: tone(s.Study), Verdict: finding(c, s)}
+	v := studyView{Anchor: anchor, Name: s.Name, Arrivals: arrivalsName(s.Arrivals), Status: statusName(s.Status), Tone: tone(c, s.Study), Verdict: finding(c, s)}
 	var slo []string
 	for _, b := range s.SLO {
 		slo = append(slo, b.name()+" ≤ "+bound(b.SLO))

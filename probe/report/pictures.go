@@ -558,14 +558,13 @@ func throughputPicture(s subject) picture {
 }
 
 func queuePicture(s subject, slots int) picture {
-	var under func(*drawing, axis, axis)
-	if slots > 0 {
-		under = func(d *drawing, _, y axis) {
-			if y.has(float64(slots)) {
-				d.line(d.left, y.at(float64(slots)), d.right, y.at(float64(slots)), "slo "+colour(0))
-			}
+	drawn := false
+	under := func(d *drawing, _, y axis) {
+		if drawn = slots > 0 && y.has(float64(slots)); drawn {
+			d.line(d.left, y.at(float64(slots)), d.right, y.at(float64(slots)), "slo "+colour(0))
 		}
 	}
+	// The slots are worth their height where a good part of them was in use.
 	most := 0.0
 	for _, p := range placed(s.Study) {
 		if known(p.Engine.RunningMax) && float64(p.Engine.RunningMax) >= 0.5*float64(slots) {
@@ -577,7 +576,7 @@ func queuePicture(s subject, slots int) picture {
 			{"running", colour(0), func(p *curve.Point) curve.Value { return p.Engine.RunningMean }},
 			{"waiting", colour(1), func(p *curve.Point) curve.Value { return p.Engine.WaitingMean }},
 		}, most, under)
-	if out.Drawing != "" && most > 0 {
+	if drawn {
 		out.Legend = append(out.Legend, lineLegend("slo "+colour(0), fmt.Sprintf("sequence slots, %d", slots)))
 	}
 	return out

@@ -168,8 +168,9 @@ func linearTicks(most float64, n int) (ticks []float64, top float64) {
 	}
 }
 
-// logTicks are 1, 2 and 5 in each decade between two values, the decades alone
-// when those are many, and every few decades when those are many too.
+// logTicks are 1, 2 and 5 in each decade between two values, more of them when
+// those are few, the decades alone when they are many, and every few decades
+// when those are many too.
 func logTicks(from, to float64) []float64 {
 	if !(from > 0) || !(to > from) || math.IsInf(to, 0) {
 		return nil
@@ -177,8 +178,11 @@ func logTicks(from, to float64) []float64 {
 	first, last := math.Floor(math.Log10(from)), math.Ceil(math.Log10(to))
 	stride := max(1, math.Ceil((last-first)/8))
 	steps := []float64{1, 2, 5}
-	if math.Log10(to/from) > 2.5 {
-		steps = steps[:1]
+	switch decades := math.Log10(to / from); {
+	case decades > 2.5:
+		steps = []float64{1}
+	case decades < 0.75:
+		steps = []float64{1, 1.5, 2, 3, 4, 5, 6, 8}
 	}
 	var ticks []float64
 	for e := first; e <= last; e += stride {
