@@ -102,7 +102,8 @@ func smallest(low, high int, holds func(int) bool) int {
 // violations per block of time, as counted, over the one that independent
 // trials would have, sum (v - p n)^2 / (N p (1-p)), at least 1 (Kish 1965).
 // Divide violations and trials by it before a test of independent samples.
-// over and of are each block's violations and trials.
+// over and of are each block's violations and trials. Clumps that are longer
+// than a block are seen in part only.
 func DesignEffect(over, of []float64) float64 {
 	violations, trials := 0.0, 0.0
 	for i := range of {

@@ -63,10 +63,13 @@ func inversionsCDF(n, k int) float64 {
 	p[0] = 1
 	for i := 2; i <= n; i++ {
 		next := make([]float64, len(p))
+		sum := 0.0
 		for d := range next {
-			for _, q := range p[max(0, d-i+1) : d+1] {
-				next[d] += q / float64(i)
+			sum += p[d]
+			if d >= i {
+				sum -= p[d-i]
 			}
+			next[d] = sum / float64(i)
 		}
 		p = next
 	}

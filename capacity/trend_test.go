@@ -92,7 +92,7 @@ func TestTrendCritical(t *testing.T) {
 func TestMannKendallFalseAlarms(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{8, 20, 25} {
-		const runs = 4000
+		const runs = 2000
 		alarms := 0
 		for range runs {
 			y := make([]float64, n)

@@ -111,7 +111,7 @@ func RateInterval(points []ViolationPoint, prior SlopePrior, fraction, confidenc
 			}
 			inside, outside = outside, outside+step
 		}
-		for range 40 {
+		for range 25 {
 			if mid := (inside + outside) / 2; profile(mid) >= enough {
 				inside = mid
 			} else {
@@ -234,11 +234,16 @@ func (l *likelihood) intercept(slope float64) float64 {
 	// At every rate the fraction lies between these logits.
 	const extreme = 40
 	low, high := math.Inf(1), math.Inf(-1)
+	a, over := 0.0, 0.0
 	for _, t := range l.terms {
 		low, high = min(low, -extreme-slope*t.rate), max(high, extreme-slope*t.rate)
+		if t.over > 0 {
+			over += t.over
+			a += (logit(t.over/t.n) - slope*t.rate - a) * t.over / over
+		}
 	}
-	a := (low + high) / 2
-	// Newton's method, kept within a bracket that halves when it fails.
+	// Newton's method from the mean of what each point alone says, kept within
+	// a bracket that halves when it fails.
 	for range 200 {
 		sum, derivative := excess(a)
 		if sum > 0 {
@@ -265,7 +270,7 @@ func maximize(f func(float64) float64, low, high float64) float64 {
 	a, b := math.Log(low), math.Log(high)
 	c, d := b-golden*(b-a), a+golden*(b-a)
 	fc, fd := f(math.Exp(c)), f(math.Exp(d))
-	for b-a > 1e-6 {
+	for b-a > 1e-5 {
 		if fc > fd {
 			b, d, fd = d, c, fc
 			c = b - golden*(b-a)

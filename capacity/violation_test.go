@@ -79,7 +79,7 @@ func TestFitViolationsRecoversTheTruth(t *testing.T) {
 func TestFitViolationsInClumps(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var errs []float64
-	for range 300 {
+	for range 200 {
 		fit, err := capacity.FitViolations(counts(rng, 40, 20), capacity.SlopePrior{Low: 1.5, High: 6})
 		if err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func FuzzFitViolations(f *testing.F) {
 func TestRateIntervalCovers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, clump := range []float64{1, 10} {
-		const runs = 300
+		const runs = 200
 		covers := 0
 		for range runs {
 			low, high, err := capacity.RateInterval(counts(rng, 400, clump), capacity.SlopePrior{Low: 1.5, High: 6}, 0.01, 0.9)
