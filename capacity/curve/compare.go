@@ -263,7 +263,7 @@ func changes(a, b Identity) []FieldChange {
 	var out []FieldChange
 	for _, f := range fields {
 		f.Parts = 0
-		if x, y := f.text(&a), f.text(&b); x != "" && y != "" && !f.same(x, y) {
+		if x, y := f.Text(&a), f.Text(&b); x != "" && y != "" && !f.same(x, y) {
 			out = append(out, FieldChange{Field: f.Name, Base: x, New: y})
 		}
 	}
@@ -307,20 +307,12 @@ func (g *gate) comparable(anyWorkload bool) {
 			if other == nil {
 				continue
 			}
-			if a, b := slos(g.base[0].slosOf(class)), slos(c.slosOf(other)); a != b {
+			if a, b := slos(g.base[0].SLOs(class)), slos(c.SLOs(other)); a != b {
 				refuse("slo of class %s: %s -> %s", class.Name, a, b)
 				break
 			}
 		}
 	}
-}
-
-// slosOf are the bounds of a class.
-func (c *Curve) slosOf(class *Class) []capacity.SLO {
-	if len(class.SLO) > 0 {
-		return class.SLO
-	}
-	return c.SLO
 }
 
 // slos is a list of bounds as a text that does not depend on their order.

@@ -1,10 +1,6 @@
 package curve
 
-import (
-	"math"
-
-	"headroom_exporter/capacity"
-)
+import "headroom_exporter/capacity"
 
 // EnvelopeRow is what one replica takes of one class, or mix, under one
 // arrival shape, and what to leave of it. Rates are per replica, per second.
@@ -105,7 +101,10 @@ func (c *Curve) Envelope(replicas int) []EnvelopeRow {
 		if k := s.Knee; k != nil {
 			r.Knee, r.KneeLow, r.KneeHigh, r.Confidence = k.Rate, k.Low, k.High, k.Confidence
 			r.BindingSLO, r.BindingClass = k.BindingSLO, k.BindingClass
-			r.Watermark = c.watermark(s)
+			r.Watermark = k.Watermark
+			if !k.Watermark.Known() {
+				r.Watermark = Watermark(c.PeakReserve, s.SafeRate, k.Low)
+			}
 			// Measured tokens are nearer the truth than the asked-for lengths.
 			share := s.SafeRate / k.Rate
 			if k.PromptTokenRate.Known() && share.Known() {
@@ -124,7 +123,7 @@ func (c *Curve) Envelope(replicas int) []EnvelopeRow {
 		class := &c.Classes[i]
 		for k := range class.Studies {
 			r := row(&class.Studies[k], class.PromptMean, class.GenerationMean)
-			r.Class, r.SLO = class.Name, c.slosOf(class)
+			r.Class, r.SLO = class.Name, c.SLOs(class)
 			rows = append(rows, r)
 		}
 	}
@@ -136,21 +135,6 @@ func (c *Curve) Envelope(replicas int) []EnvelopeRow {
 		rows = append(rows, r)
 	}
 	return rows
-}
-
-// watermark of a study with a knee: the file's, else
-// (1 - peak reserve) * min(safe rate, the knee's lower bound).
-func (c *Curve) watermark(s *Study) Value {
-	if s.Knee.Watermark.Known() {
-		return s.Knee.Watermark
-	}
-	lowest := math.NaN()
-	for _, v := range []Value{s.SafeRate, s.Knee.Low} {
-		if v.Known() && !(lowest <= float64(v)) {
-			lowest = float64(v)
-		}
-	}
-	return Value((1 - c.PeakReserve) * lowest)
 }
 
 // means are the mean lengths of a mix's requests.
