@@ -20,11 +20,18 @@ import (
 // metrics page on a virtual clock.
 func simulated(t *testing.T, test func(t *testing.T, client *Client, runner *Runner, facts *Facts)) {
 	t.Helper()
+	simulatedAs(t, func(*simulator.Config) {}, test)
+}
+
+// simulatedAs does so with an engine that is not quite the preset.
+func simulatedAs(t *testing.T, change func(*simulator.Config), test func(t *testing.T, client *Client, runner *Runner, facts *Facts)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		config, err := simulator.Preset(simulator.Presets()[0])
 		if err != nil {
 			t.Fatal(err)
 		}
+		change(&config)
 		metrics := simulator.NewMetrics(config)
 		config.Observer, config.EnablePrefixCaching, config.Speed = metrics.Observer, true, 1
 		sim, err := simulator.NewEngine(config)
