@@ -263,7 +263,8 @@ type SLOKnee struct {
 	Rate  Value        `json:"requests_per_second"`
 	Low   Value        `json:"low"`
 	High  Value        `json:"high"`
-	// Method is logistic, isotonic, bracket or above (it held at all points).
+	// Method is replay (what was sent, served by a queue calibrated to the engine),
+	// logistic, isotonic, bracket or above (it held at all points).
 	Method string `json:"method"`
 }
 
