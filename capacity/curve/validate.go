@@ -401,7 +401,7 @@ func (c *Curve) checkKnee(path string, k *Knee) error {
 		where := fmt.Sprintf("%s.by_slo[%d]", path, i)
 		err := first(
 			func() error { return at(where+".slo", s.SLO.Validate()) },
-			func() error { return oneOf(where+".method", s.Method, "logistic", "isotonic", "bracket", "above") },
+			func() error { return oneOf(where+".method", s.Method, "replay", "logistic", "isotonic", "bracket", "above") },
 			func() error {
 				return ascending(where, []string{"low", "requests_per_second", "high"}, s.Low, s.Rate, s.High)
 			},
