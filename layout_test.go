@@ -9,21 +9,23 @@ import (
 
 // Dependencies point one way: a package may import those listed here, of ours.
 var mayImport = map[string][]string{
-	"capacity":               nil,
-	"rules":                  nil,
-	"collector/engine":       nil,
-	"collector/gpu":          nil,
-	"sidecar":                {"capacity", "collector/engine", "collector/gpu", "rules"},
-	"web":                    {"capacity", "collector/engine", "collector/gpu", "sidecar"},
-	"simulator":              {"collector/gpu"},
-	"capacity/jsonfile":      nil,
-	"capacity/curve":         {"capacity", "capacity/jsonfile"},
-	"probe/workload":         {"capacity", "capacity/jsonfile"},
-	"probe/workload/profile": {"capacity", "probe/workload"},
-	"probe/knee":             {"capacity", "capacity/curve", "probe/workload"},
-	"probe/report":           {"capacity", "capacity/curve"},
-	"probe/nullserver":       nil,
-	"probe":                  {"capacity", "capacity/curve", "collector/engine", "collector/gpu", "probe/knee", "probe/nullserver", "probe/workload"},
+	"capacity":                nil,
+	"rules":                   nil,
+	"collector/engine":        nil,
+	"collector/gpu":           nil,
+	"sidecar":                 {"capacity", "collector/engine", "collector/gpu", "rules"},
+	"web":                     {"capacity", "collector/engine", "collector/gpu", "sidecar"},
+	"simulator":               {"collector/gpu"},
+	"capacity/jsonfile":       nil,
+	"capacity/curve":          {"capacity", "capacity/jsonfile"},
+	"capacity/curve/importer": {"capacity", "capacity/curve"},
+	"probe/workload":          {"capacity", "capacity/jsonfile"},
+	"probe/workload/profile":  {"capacity", "probe/workload"},
+	"probe/knee":              {"capacity", "capacity/curve", "probe/workload"},
+	"probe/report":            {"capacity", "capacity/curve"},
+	"probe/arrival":           nil,
+	"probe/nullserver":        {"probe/arrival"},
+	"probe":                   {"capacity", "capacity/curve", "collector/engine", "collector/gpu", "probe/arrival", "probe/knee", "probe/nullserver", "probe/workload"},
 }
 
 func TestDependenciesPointOneWay(t *testing.T) {

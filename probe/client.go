@@ -111,7 +111,7 @@ func NewClient(config ClientConfig) (*Client, error) {
 	c.header["User-Agent"] = []string{"headroom_exporter"}
 	c.transport = &http.Transport{
 		// No proxy: what it adds would be measured as the engine's.
-		DialContext:            dialFunc(config.Dial).timing(c.now),
+		DialContext:            dialFunc(config.Dial).timing(c.epoch),
 		TLSClientConfig:        config.TLS,
 		TLSHandshakeTimeout:    config.ConnectTimeout,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1 only
@@ -204,7 +204,7 @@ func (c *Client) do(ctx context.Context, s *stream, r *workload.Request, due tim
 	x.End = c.now()
 	cancel(nil)
 	c.finish(s, r, x)
-	s.events.r, s.conn = nil, nil
+	s.events.r, s.events.arrived, s.conn = nil, nil, nil
 	if s.open.Load() == 0 && cap(s.body) < 1<<20 && cap(s.events.buf) < 1<<20 {
 		c.streams.Put(s)
 	}
@@ -230,7 +230,10 @@ func (c *Client) exchange(ctx context.Context, s *stream, r *workload.Request, x
 	resp, err := c.transport.RoundTrip(req)
 	x.Headers = c.now()
 	x.Connect, x.Reused = s.waited, s.reused
+	arrived := c.now
 	if s.conn != nil {
+		arrived = s.conn.Arrived
+		x.Headers = arrived()
 		if at := s.conn.sent.Load(); at > 0 {
 			x.Sent = time.Duration(at)
 		}
@@ -250,7 +253,7 @@ func (c *Client) exchange(ctx context.Context, s *stream, r *workload.Request, x
 		x.Outcome, x.Error = StreamError, fmt.Sprintf("the answer is %s, not a stream: %s", kind, c.refusal(resp))
 		return
 	}
-	c.read(ctx, s, resp.Body, x)
+	c.read(ctx, s, resp.Body, arrived, x)
 }
 
 // refusal is the beginning of an answer that is not wanted.

@@ -5,12 +5,14 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"headroom_exporter/probe/arrival"
 )
 
 // timedConn is a connection that knows when a request's first byte was handed
-// to it, which no HTTP client tells.
+// to it and when the bytes of the answer arrived, which no HTTP client tells.
 type timedConn struct {
-	net.Conn
+	*arrival.Conn
 	clock func() time.Duration
 	// sent is when the first byte since arm was written, in nanoseconds; 0 before.
 	sent atomic.Int64
@@ -43,12 +45,13 @@ func timed(c net.Conn) *timedConn {
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // timing wraps the connections of a dialer.
-func (dial dialFunc) timing(clock func() time.Duration) dialFunc {
+func (dial dialFunc) timing(epoch time.Time) dialFunc {
+	clock := func() time.Duration { return time.Since(epoch) }
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		return &timedConn{Conn: c, clock: clock}, nil
+		return &timedConn{Conn: arrival.New(c, epoch), clock: clock}, nil
 	}
 }

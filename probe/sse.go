@@ -19,19 +19,20 @@ type event struct {
 	name []byte
 	// data is the data lines, joined by line feeds.
 	data []byte
-	// at is when the read returned that brought the event's last byte.
+	// at is when the event's last byte arrived.
 	at time.Duration
 	// unfinished tells that the stream ended before the blank line that ends an event.
 	unfinished bool
 }
 
 // eventReader splits a byte stream into server-sent events as the HTML
-// standard defines them (section 9.2.6). The time of an event is taken when
-// its bytes are there, before anything looks at them.
+// standard defines them (section 9.2.6). The time of an event is that of its
+// bytes, whenever something comes to look at them.
 type eventReader struct {
-	r     io.Reader
-	clock func() time.Duration
-	buf   []byte
+	r io.Reader
+	// arrived is when what was read last had come.
+	arrived func() time.Duration
+	buf     []byte
 	// buf[from:to] is read and not yet split.
 	from, to int
 	at       time.Duration
@@ -45,11 +46,11 @@ type eventReader struct {
 }
 
 // reset begins a new stream; the buffers are kept.
-func (s *eventReader) reset(r io.Reader, clock func() time.Duration) {
+func (s *eventReader) reset(r io.Reader, arrived func() time.Duration) {
 	if s.buf == nil {
 		s.buf = make([]byte, 2<<10)
 	}
-	s.r, s.clock = r, clock
+	s.r, s.arrived = r, arrived
 	s.from, s.to, s.reads, s.err = 0, 0, 0, nil
 	s.skipLF, s.begun = false, false
 	s.at = 0
@@ -208,7 +209,7 @@ func (s *eventReader) fill() error {
 	for empty := 0; ; empty++ {
 		n, err := s.r.Read(s.buf[s.to:])
 		if n > 0 {
-			s.at = s.clock()
+			s.at = s.arrived()
 			s.reads++
 			s.to += n
 		}

@@ -28,9 +28,9 @@ type progress struct {
 	chunk      chunk
 }
 
-// read reads the stream to its end.
-func (c *Client) read(ctx context.Context, s *stream, body io.Reader, x *Exchange) {
-	s.events.reset(body, c.now)
+// read reads the stream to its end. arrived tells when what was read last had come.
+func (c *Client) read(ctx context.Context, s *stream, body io.Reader, arrived func() time.Duration, x *Exchange) {
+	s.events.reset(body, arrived)
 	p := progress{everyUsage: true}
 	p.usage.promptTokens, p.usage.completionTokens, p.usage.cachedTokens = unknown, unknown, unknown
 	for {

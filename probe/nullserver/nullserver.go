@@ -17,11 +17,13 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"headroom_exporter/probe/arrival"
 )
 
 // Config is the programmed timing.
 type Config struct {
-	// TTFT is from the request's last byte to the write of the first token.
+	// TTFT is from the arrival of the request's last byte to the write of the first token.
 	TTFT time.Duration `json:"ttft_ns"`
 	// ITL is from one write to the next; with 0 all follow at once.
 	ITL time.Duration `json:"itl_ns"`
@@ -33,8 +35,8 @@ type Config struct {
 type Stats struct {
 	Requests int `json:"requests"`
 	Events   int `json:"events"`
-	// TTFT quantiles of what really happened, in seconds: from the request's
-	// last byte to the write of the first token.
+	// TTFT quantiles of what really happened, in seconds: from the arrival of
+	// the request's last byte to the write of the first token.
 	TTFTMean float64 `json:"ttft_mean"`
 	TTFTP50  float64 `json:"ttft_p50"`
 	TTFTP99  float64 `json:"ttft_p99"`
@@ -110,8 +112,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-func (s *Server) connection(c net.Conn) {
-	defer c.Close()
+func (s *Server) connection(conn net.Conn) {
+	defer conn.Close()
+	c := arrival.New(conn, s.began)
 	r := bufio.NewReaderSize(c, 8<<10)
 	var body []byte
 	for {
@@ -187,8 +190,8 @@ func number(body, key []byte) int {
 }
 
 // complete streams max_tokens tokens, one an event.
-func (s *Server) complete(c net.Conn, body []byte) error {
-	received := time.Now()
+func (s *Server) complete(c *arrival.Conn, body []byte) error {
+	received := s.began.Add(c.Arrived())
 	s.mu.Lock()
 	config := s.config
 	s.arrivals = append(s.arrivals, received.Sub(s.began).Seconds())
