@@ -60,7 +60,7 @@ func known(text string) string {
 func Compare(stored, live Identity) (differences, notCompared []Difference) {
 	for i := range fields {
 		f := &fields[i]
-		d := Difference{Field: f.Name, Stored: f.text(&stored), Live: f.text(&live), Hard: f.Hard}
+		d := Difference{Field: f.Name, Stored: f.Text(&stored), Live: f.Text(&live), Hard: f.Hard}
 		switch {
 		case d.Stored == "" && d.Live == "":
 		case (d.Stored == "" || d.Live == "") && f.Name != "model":

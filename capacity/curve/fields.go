@@ -112,7 +112,7 @@ func (i *Identity) Get(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return f.text(i), nil
+	return f.Text(i), nil
 }
 
 // Set gives a field a value by its text: a number in the field's unit, true
@@ -163,8 +163,8 @@ func (f *Field) check(value string) error {
 	return nil
 }
 
-// text of the field's value; empty when it is not known.
-func (f *Field) text(i *Identity) string {
+// Text is the field's value in an identity; empty when it is not known.
+func (f *Field) Text(i *Identity) string {
 	v := reflect.ValueOf(i).Elem().Field(f.index)
 	if v.IsZero() {
 		return ""

@@ -135,7 +135,7 @@ func (c *Curve) checkIdentity() error {
 		return errors.New("identity.model is empty: a curve is of a model")
 	}
 	for i := range fields {
-		if err := at("identity", fields[i].check(fields[i].text(&c.Identity))); err != nil {
+		if err := at("identity", fields[i].check(fields[i].Text(&c.Identity))); err != nil {
 			return err
 		}
 	}

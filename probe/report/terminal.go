@@ -28,6 +28,11 @@ func Terminal(w io.Writer, c *curve.Curve, width int) error {
 	t.line("%s", oneLine(identityLine(&c.Identity)))
 	t.line("%s", oneLine(measuredLine(c)))
 	t.line("bounds: %s", oneLine(sloList(c.SLO)))
+	for i := range c.Classes {
+		if class := &c.Classes[i]; len(class.SLO) > 0 {
+			t.line("bounds of %s: %s", oneLine(class.Name), oneLine(sloList(class.SLO)))
+		}
+	}
 	for _, n := range notices(c) {
 		t.line("%s", oneLine(n))
 	}

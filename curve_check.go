@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"headroom_exporter/capacity/curve"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+)
+
+// checkFlags are the flags of curve check.
+type checkFlags struct {
+	path     string
+	engine   engine.Config
+	gpu      *gpuFlags
+	identity *identityFlags
+	output   string
+}
+
+func addCurveCheck(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
+	c := curveCommand(app).Command("check", "Does a curve hold for an engine? Exit status 0 yes, 1 no, 2 the file or the engine cannot be read.")
+	f := &checkFlags{}
+	c.Arg("file", "Curve file.").Required().StringVar(&f.path)
+	addEngineFlags(c, &f.engine)
+	f.gpu, f.identity = addGPUFlags(c, gpu.ModeAuto, ""), addIdentityFlags(c)
+	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
+	return c, f.run
+}
+
+func (f *checkFlags) run(ctx context.Context, out io.Writer) error {
+	c, err := curve.ReadFile(f.path)
+	if err != nil {
+		return usageError{err}
+	}
+	live, err := readIdentity(ctx, f.engine, f.gpu, f.identity.overrides)
+	if err != nil {
+		return usageError{err}
+	}
+	result := checked{path: f.path, url: f.engine.URL, curve: c, live: live, check: c.Check(live, time.Now())}
+	write := result.writeText
+	if f.output == "json" {
+		write = result.writeJSON
+	}
+	if err := write(out); err != nil {
+		return fmt.Errorf("printing the check: %w", err)
+	}
+	if !result.check.Valid {
+		return fmt.Errorf("%s does not hold for this engine: %s", f.path, sentence(result.check.Hard))
+	}
+	return nil
+}
+
+func sentence(differences []curve.Difference) string {
+	words := make([]string, len(differences))
+	for i, d := range differences {
+		words[i] = d.String()
+	}
+	return strings.Join(words, ", ")
+}
+
+// checked is a curve that was compared with an engine.
+type checked struct {
+	path, url string
+	curve     *curve.Curve
+	live      curve.Identity
+	check     curve.Check
+}
+
+func (r *checked) writeText(w io.Writer) error {
+	verdict := "holds"
+	if !r.check.Valid {
+		verdict = "does not hold"
+	}
+	age := r.check.Age.Round(time.Hour)
+	fmt.Fprintf(w, "%s %s for %s\nmeasured %s, %d days %d hours ago", r.path, verdict, r.url,
+		r.curve.Finished.UTC().Format("2006-01-02 15:04 UTC"), age/(24*time.Hour), age%(24*time.Hour)/time.Hour)
+	if stale := r.check.Stale(); len(stale) > 0 {
+		fmt.Fprintf(w, "; measure again: %s", strings.Join(stale, ", "))
+	}
+	fmt.Fprint(w, "\n\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "field\tstored\tlive\tverdict")
+	for _, row := range r.rows() {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", row.Field, orDash(row.Stored), orDash(row.Live), row.verdict)
+	}
+	return t.Flush()
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// fieldRow is a field of the two identities and what becomes of it.
+type fieldRow struct {
+	curve.Difference
+	verdict string
+}
+
+// rows are the fields that one side knows.
+func (r *checked) rows() []fieldRow {
+	verdicts := map[string]string{}
+	for _, d := range r.check.Hard {
+		verdicts[d.Field] = "differs (hard: the curve does not hold)"
+	}
+	for _, d := range r.check.Soft {
+		verdicts[d.Field] = "differs (soft: measure again)"
+	}
+	for _, s := range r.check.Silenced {
+		verdicts[s.Field] = fmt.Sprintf("differs, reuse allowed by %s: %s", s.Reuse.ApprovedBy, s.Reuse.Reason)
+	}
+	for _, d := range r.check.NotCompared {
+		verdicts[d.Field] = "not compared"
+	}
+	var rows []fieldRow
+	for _, f := range curve.Fields() {
+		stored, live := f.Text(&r.curve.Identity), f.Text(&r.live)
+		if stored == "" && live == "" {
+			continue
+		}
+		verdict, ok := verdicts[f.Name]
+		if !ok {
+			verdict = "same"
+		}
+		rows = append(rows, fieldRow{curve.Difference{Field: f.Name, Stored: stored, Live: live, Hard: f.Hard}, verdict})
+	}
+	return rows
+}
+
+func (r *checked) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Version int    `json:"version"`
+		File    string `json:"file"`
+		Engine  string `json:"engine"`
+		ID      string `json:"id"`
+		curve.Check
+		Age      float64        `json:"age_seconds"`
+		Identity curve.Identity `json:"live_identity"`
+	}{1, r.path, r.url, r.curve.ID, r.check, r.check.Age.Seconds(), r.live})
+}
