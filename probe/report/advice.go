@@ -79,7 +79,7 @@ func (a *advisor) byStatus(s subject) {
 	case curve.StatusProvisional:
 		a.add(s.Name, "Run the search again ten minutes later or more.", "", "A change counts when it is seen twice.")
 	case curve.StatusNoSafeRate:
-		a.add(s.Name, "Check whether the bound can be kept at all: look at the nearly idle point, then loosen the bound or speed the engine up.", "", "No rate passed.")
+		a.add(s.Name, "Look whether the nearly idle point keeps the bounds. If not, loosen them or speed the engine up; if it does, search again.", "", "No rate was found safe, whatever the knee says.")
 	}
 }
 
@@ -108,7 +108,12 @@ func (a *advisor) byBottleneck(s subject, id *curve.Identity) {
 			return
 		}
 		if id.MaxNumSeqs > 0 && k.KVPeak > 0 {
-			evidence += fmt.Sprintf(" The KV cache was used to %s at most, which is room for about %.0f such sequences.", percent(k.KVPeak), math.Floor(0.9*float64(id.MaxNumSeqs)/float64(k.KVPeak)))
+			evidence += fmt.Sprintf(" The KV cache was used to %s at most", percent(k.KVPeak))
+			if room := 0.9 * float64(id.MaxNumSeqs) / float64(k.KVPeak); room < 4*float64(id.MaxNumSeqs) {
+				evidence += fmt.Sprintf(", which is room for about %.0f such sequences.", math.Floor(room))
+			} else {
+				evidence += ", which is room for many times as many sequences."
+			}
 		}
 		add("Raise "+seqs+", if the KV cache allows.", evidence, "More sequences make each step longer: watch TPOT.")
 	case "kv":

@@ -117,7 +117,7 @@ func TestUnusualCurves(t *testing.T) {
 			s := &c.Classes[0].Studies[0]
 			*s = curve.Study{Arrivals: s.Arrivals, Status: curve.StatusNoSafeRate, Reason: "the first point failed.", SafeRate: capacity.Unknown(), Points: s.Points[6:7]}
 			c.Classes[0].Studies, c.Classes, c.Mixes = c.Classes[0].Studies[:1], c.Classes[:1], nil
-		}, "chat: no safe rate (Poisson): the first point failed", []string{"Check whether the bound can be kept"}, 9},
+		}, "chat: no safe rate (Poisson): the first point failed", []string{"Look whether the nearly idle point keeps the bounds."}, 9},
 		{"interrupted", func(c *curve.Curve) {
 			s := &c.Classes[0].Studies[0]
 			s.Status, s.Reason, s.SafeRate, s.Knee, s.Soak, s.Burst, s.Curve = curve.StatusInterrupted, "stopped by a signal", capacity.Unknown(), nil, nil, nil, nil

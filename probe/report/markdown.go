@@ -24,7 +24,7 @@ func zonesText(k *curve.Knee) string {
 // the gates that failed, what the curve rests on, and what it was measured on.
 func Markdown(w io.Writer, c *curve.Curve) error {
 	m := &markdown{}
-	heading := "Capacity of " + orDash(c.Identity.Model)
+	heading := "Capacity of " + modelName(&c.Identity)
 	if o := origin(c); o != "" {
 		heading += " (" + o + ")"
 	}
@@ -263,9 +263,16 @@ func notices(c *curve.Curve) []string {
 	return out
 }
 
+func modelName(id *curve.Identity) string {
+	if id.Model == "" {
+		return "a model that is not known"
+	}
+	return id.Model
+}
+
 // identityLine is what was measured on, in a sentence.
 func identityLine(id *curve.Identity) string {
-	model := orDash(id.Model)
+	model := modelName(id)
 	var of []string
 	for _, v := range []string{id.Quantization, id.DType} {
 		if v != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -107,7 +108,7 @@ func HTML(w io.Writer, c *curve.Curve) error {
 
 func newPage(c *curve.Curve) page {
 	v := page{
-		Model: orDash(c.Identity.Model), Origin: origin(c), Identity: identityLine(&c.Identity), Measured: measuredLine(c), Notices: notices(c), Fleets: fleets,
+		Model: modelName(&c.Identity), Origin: origin(c), Identity: identityLine(&c.Identity), Measured: measuredLine(c), Notices: notices(c), Fleets: fleets,
 		PeakReserve: percent(curve.Value(c.PeakReserve)), Advice: advise(c), SLO: sloList(c.SLO), Reuse: c.Reuse, Flags: c.Workload.Flags,
 		Tool: strings.TrimSpace(c.Tool.Name + " " + c.Tool.Version),
 	}
@@ -196,7 +197,9 @@ func given(facts ...fact) []fact {
 }
 
 // unbroken keeps a bound on one line.
-func unbroken(text string) string { return strings.ReplaceAll(text, "≤ ", "≤\u00a0") }
+func unbroken(text string) string { return boundPattern.ReplaceAllString(text, "≤\u00a0$1\u00a0$2") }
+
+var boundPattern = regexp.MustCompile(`≤ (\S+) (\S+)`)
 
 // tone is the colour of a study's finding.
 func tone(c *curve.Curve, s *curve.Study) string {

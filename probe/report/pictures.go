@@ -104,6 +104,19 @@ func markOf(p *curve.Point) mark {
 	return markDisc
 }
 
+// symbolOf is markOf where there are shapes enough to tell points that cannot
+// be used, and soaks, from others that are not decided.
+func symbolOf(p *curve.Point) mark {
+	m := markOf(p)
+	switch {
+	case m == markRing && len(p.Faults) > 0:
+		return markVoid
+	case m == markRing && p.Purpose == curve.PurposeSoak:
+		return markOpen
+	}
+	return m
+}
+
 // outcome is how a point ended, in words.
 func outcome(p *curve.Point) string {
 	switch {
@@ -125,8 +138,8 @@ func markLegends(points []*curve.Point) []legend {
 	for _, m := range []struct {
 		mark
 		text string
-	}{{markDisc, "passed"}, {markSoak, "soak, passed"}, {markCross, "failed"}, {markStopped, "stopped early, failed"}, {markRing, "not decided or not usable"}} {
-		if slices.ContainsFunc(points, func(p *curve.Point) bool { return markOf(p) == m.mark }) {
+	}{{markDisc, "passed"}, {markSoak, "soak, passed"}, {markCross, "failed"}, {markStopped, "stopped early, failed"}, {markRing, "not decided: too few requests to tell"}, {markOpen, "soak, not proven"}, {markVoid, "cannot be used"}} {
+		if slices.ContainsFunc(points, func(p *curve.Point) bool { return symbolOf(p) == m.mark }) {
 			out = append(out, markLegend(m.mark, m.text))
 		}
 	}
@@ -212,7 +225,8 @@ func writePercent(v float64) string  { return percent(curve.Value(v)) }
 func finite(v curve.Value) []float64 { return slices.DeleteFunc([]float64{float64(v)}, notFinite) }
 func notFinite(v float64) bool       { return math.IsNaN(v) || math.IsInf(v, 0) }
 
-// rateAxis holds every rate of a study, from 0 on.
+// rateAxis holds every rate of a study: from 0 on, or from below the lowest
+// where that would leave more than a third of the picture empty.
 func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float64) {
 	var all []float64
 	for _, p := range points {
@@ -222,15 +236,24 @@ func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float6
 	if k := s.Knee; k != nil {
 		all = slices.Concat(all, finite(k.Rate), finite(k.High), finite(k.CliffTo))
 	}
-	most := 0.0
+	if k := s.Knee; k != nil {
+		all = append(all, finite(k.Watermark)...)
+	}
+	least, most := math.Inf(1), 0.0
 	for _, v := range all {
-		most = max(most, v)
+		least, most = min(least, v), max(most, v)
 	}
 	if most == 0 {
 		most = 1
 	}
-	ticks, _ := linearTicks(most*1.06, int((d.right-d.left)/75))
-	return axis{from: 0, to: most * 1.06, start: d.left, end: d.right}, ticks
+	from, to := 0.0, most*1.06
+	if spread := most - least; least-0.3*spread > to/3 {
+		from, to = least-0.3*spread, most+0.08*spread
+	}
+	if !(to > from) {
+		from, to = 0, most*1.06
+	}
+	return axis{from: from, to: to, start: d.left, end: d.right}, ticksBetween(from, to, int((d.right-d.left)/75))
 }
 
 func closedLoop(s *curve.Study) bool { return s.Arrivals.Process == "closed_loop" }
@@ -249,7 +272,7 @@ func (d *drawing) zones(s *curve.Study, x axis, named bool) {
 	if k == nil || !known(k.Rate) {
 		return
 	}
-	from := 0.0
+	from := x.from
 	for _, z := range []struct {
 		name string
 		to   float64
@@ -365,7 +388,7 @@ func tailPicture(s subject) picture {
 			if p.Purpose != curve.PurposeSoak {
 				line = append(line, place)
 			}
-			d.mark(place, markOf(p), class, fmt.Sprintf("%s at %s requests/s: %s, %s", b.tailName(), rate(p.OfferedRate), seconds(v), outcome(p)))
+			d.mark(place, symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s, %s", b.tailName(), rate(p.OfferedRate), seconds(v), outcome(p)))
 			if i := len(texts); !place.gap() && p.Purpose != curve.PurposeSoak {
 				if i > 0 && texts[i-1].class == "beside "+class {
 					texts = texts[:i-1]
@@ -458,7 +481,7 @@ func violationPicture(s subject) picture {
 				if known(g.Low) && known(g.High) {
 					d.line(px, at(float64(g.Low)), px, at(float64(g.High)), "whisker "+class)
 				}
-				d.mark(xy{px, at(fraction)}, markOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
+				d.mark(xy{px, at(fraction)}, symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
 			}
 		}
 		if d.b.Len() == before {
@@ -523,7 +546,7 @@ func readingPicture(s subject, heading, caption, unit string, readings []valued,
 			if p.Purpose != curve.PurposeSoak {
 				line = append(line, place)
 			}
-			d.mark(place, markOf(p), r.class, fmt.Sprintf("%s at %s requests/s: %s", r.name, rate(p.OfferedRate), number(v)))
+			d.mark(place, symbolOf(p), r.class, fmt.Sprintf("%s at %s requests/s: %s", r.name, rate(p.OfferedRate), number(v)))
 		}
 		d.path(line, "line "+r.class)
 		out.Legend = append(out.Legend, lineLegend("line "+r.class, r.name))
@@ -543,7 +566,7 @@ func throughputPicture(s subject) picture {
 		[]valued{{"completed", colour(0), func(p *curve.Point) curve.Value { return p.CompletedRate }}}, max(0, ceiling),
 		func(d *drawing, x, y axis) {
 			end := min(x.to, y.to)
-			d.line(x.at(0), y.at(0), x.at(end), y.at(end), "reference")
+			d.line(x.at(x.from), y.at(x.from), x.at(end), y.at(end), "reference")
 			if !notFinite(ceiling) {
 				d.line(d.left, y.at(ceiling), d.right, y.at(ceiling), "slo "+colour(1))
 			}
@@ -583,7 +606,7 @@ func queuePicture(s subject, slots int) picture {
 }
 
 // chosen are the points whose distributions tell most: idle, near the
-// watermark, at the safe rate, and the first that failed.
+// watermark, at the safe rate, and the first that failed, or the highest.
 func chosen(s *curve.Study) []*curve.Point {
 	points := placed(s)
 	var out []*curve.Point
@@ -592,10 +615,10 @@ func chosen(s *curve.Study) []*curve.Point {
 			out = append(out, p)
 		}
 	}
-	passed := func(p *curve.Point) bool { return p.Passed != nil && *p.Passed }
+	failed := func(p *curve.Point) bool { return p.Passed != nil && !*p.Passed }
 	nearest := func(to curve.Value) (best *curve.Point) {
 		for _, p := range points {
-			if passed(p) && p != s.Baseline && (best == nil || math.Abs(float64(p.OfferedRate-to)) < math.Abs(float64(best.OfferedRate-to))) {
+			if !failed(p) && len(p.Faults) == 0 && p != s.Baseline && (best == nil || math.Abs(float64(p.OfferedRate-to)) < math.Abs(float64(best.OfferedRate-to))) {
 				best = p
 			}
 		}
@@ -608,15 +631,13 @@ func chosen(s *curve.Study) []*curve.Point {
 	if known(s.SafeRate) {
 		add(nearest(s.SafeRate))
 	}
-	for _, p := range points {
-		if p.Passed != nil && !*p.Passed && len(p.Faults) == 0 {
-			add(p)
-			break
-		}
-	}
 	if len(out) == 0 && len(points) > 0 {
 		add(points[0])
 		add(points[len(points)/2])
+	}
+	if i := slices.IndexFunc(points, func(p *curve.Point) bool { return failed(p) && len(p.Faults) == 0 }); i >= 0 {
+		add(points[i])
+	} else if len(points) > 0 {
 		add(points[len(points)-1])
 	}
 	return out
@@ -769,7 +790,7 @@ func sharesPicture(s subject, heading, caption string, shares ...share) picture 
 		if column > 34 || i%2 == 0 {
 			d.text(middle, d.bottom+17, "middle", "tick", rate(p.OfferedRate))
 		}
-		d.mark(xy{middle, d.bottom + 29}, markOf(p), "total", outcome(p))
+		d.mark(xy{middle, d.bottom + 29}, symbolOf(p), "total", outcome(p))
 	}
 	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
 	d.text((d.left+d.right)/2, d.height-5, "middle", "label", "points, by "+rateLabel(s.Study))

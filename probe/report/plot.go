@@ -96,6 +96,8 @@ const (
 	markRing    mark = "ring"
 	markStopped mark = "stopped"
 	markSoak    mark = "soak"
+	markOpen    mark = "open" // a soak that does not tell
+	markVoid    mark = "void"
 )
 
 // shape is the SVG of a mark around (0, 0).
@@ -109,6 +111,10 @@ func (m mark) shape() string {
 		return `<path class="mark full" d="M-5 -4L5 -4L0 5Z"/>`
 	case markSoak:
 		return `<path class="mark full" d="M0 -6L6 0L0 6L-6 0Z"/>`
+	case markOpen:
+		return `<path class="mark hollow" d="M0 -6L6 0L0 6L-6 0Z"/>`
+	case markVoid:
+		return `<path class="mark hollow" d="M-4 -4L4 -4L4 4L-4 4Z"/>`
 	}
 	return `<circle class="mark full" r="3.8"/>`
 }
@@ -166,6 +172,20 @@ func linearTicks(most float64, n int) (ticks []float64, top float64) {
 			return ticks, v
 		}
 	}
+}
+
+// ticksBetween are round values within two, about n of them.
+func ticksBetween(from, to float64, n int) []float64 {
+	ticks, _ := linearTicks(to-from, n)
+	if len(ticks) < 2 {
+		return nil
+	}
+	step := ticks[1]
+	var out []float64
+	for i := math.Ceil(from / step); i*step <= to && len(out) <= 4*n; i++ {
+		out = append(out, i*step)
+	}
+	return out
 }
 
 // logTicks are 1, 2 and 5 in each decade between two values, more of them when

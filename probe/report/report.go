@@ -102,7 +102,7 @@ func finding(c *curve.Curve, s subject) string {
 				parts = append(parts, bindingText(k)+" gives first")
 			}
 		}
-		if known(k.Watermark) {
+		if known(k.Watermark) && s.Status != curve.StatusNoSafeRate {
 			parts = append(parts, "run at most "+rate(k.Watermark)+" to keep "+percent(curve.Value(c.PeakReserve))+" for peaks")
 		}
 	}
