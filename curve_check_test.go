@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"headroom_exporter/capacity/curve"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+)
+
+// curveCommandOf runs a subcommand of curve.
+func curveCommandOf(args ...string) (status int, out, errOut string) {
+	var stdout, stderr bytes.Buffer
+	status = run(context.Background(), append([]string{"curve"}, args...), &stdout, &stderr)
+	return status, stdout.String(), stderr.String()
+}
+
+func exampleCurve(t *testing.T) (path string, c *curve.Curve) {
+	t.Helper()
+	path = filepath.Join("capacity", "curve", "testdata", "example.json")
+	c, err := curve.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, c
+}
+
+func TestCurveCheck(t *testing.T) {
+	url := captured(t, "vllm-0.32-idle.prom")
+	live, err := readIdentity(context.Background(), engine.Config{URL: url}, &gpuFlags{nvml: gpu.ModeOff}, []string{"max_num_seqs=8", "driver_version=580.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, c := exampleCurve(t)
+	c.Identity, c.ID = live, live.ID()
+	c.Finished = time.Now().Add(-26 * time.Hour)
+	c.Started = c.Finished.Add(-time.Hour)
+	c.Reuse = []curve.Reuse{{Field: "max_num_seqs", From: "8", To: "7", Reason: "no run has more", ApprovedBy: "ops"}}
+	path := filepath.Join(t.TempDir(), "curve.json")
+	if err := writeOutput(path, false, c.Encode); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name     string
+		identity []string
+		status   int
+		out      []string
+		errOut   string
+	}{
+		{"the same", []string{"max_num_seqs=8", "driver_version=580.2"}, 0, []string{
+			path + " holds for " + url, "1 days 2 hours ago\n", "model           tiny    tiny    same", "driver_version  580.1   580.2   same",
+		}, ""},
+		{"half the slots", []string{"max_num_seqs=4"}, 1, []string{"does not hold for", "max_num_seqs", "differs (hard: the curve does not hold)", "not compared"},
+			"headroom_exporter: " + path + " does not hold for this engine: max_num_seqs was 8, is 4\n"},
+		{"reused", []string{"max_num_seqs=7"}, 0, []string{"differs, reuse allowed by ops: no run has more"}, ""},
+		{"soft", []string{"max_num_seqs=8", "driver_version=600.1"}, 0, []string{"; measure again: driver_version", "differs (soft: measure again)"}, ""},
+		{"wrong use", []string{"slots=8"}, 2, nil, `--identity slots=8: identity has no field "slots"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			args := []string{"check", path, "--engine.url=" + url, "--gpu.nvml=off"}
+			for _, i := range tt.identity {
+				args = append(args, "--identity="+i)
+			}
+			status, out, errOut := curveCommandOf(args...)
+			if status != tt.status || !strings.Contains(errOut, tt.errOut) || tt.errOut == "" && errOut != "" {
+				t.Errorf("status %d, want %d; %s", status, tt.status, errOut)
+			}
+			for _, want := range tt.out {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in:\n%s", want, out)
+				}
+			}
+		})
+	}
+	status, out, _ := curveCommandOf("check", path, "--engine.url="+url, "--gpu.nvml=off", "--identity=max_num_seqs=4", "-o", "json")
+	var answer struct {
+		Version  int
+		Valid    bool
+		Hard     []curve.Difference
+		Age      float64        `json:"age_seconds"`
+		Identity curve.Identity `json:"live_identity"`
+	}
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		t.Fatal(err)
+	}
+	want := curve.Difference{Field: "max_num_seqs", Stored: "8", Live: "4", Hard: true}
+	if status != 1 || answer.Version != 1 || answer.Valid || len(answer.Hard) != 1 || answer.Hard[0] != want || answer.Age < 26*3600 || answer.Identity.MaxNumSeqs != 4 {
+		t.Errorf("status %d, %+v", status, answer)
+	}
+}
+
+func TestCurveCheckUnreadable(t *testing.T) {
+	path, _ := exampleCurve(t)
+	half := filepath.Join(t.TempDir(), "half.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(half, raw[:len(raw)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url := captured(t, "vllm-0.32-idle.prom")
+	for _, tt := range []struct{ path, url, want string }{
+		{"none.json", url, "opening the curve file: open none.json"},
+		{half, url, half + ": reading the curve: line "},
+		{path, "http://127.0.0.1:1", "reading the engine: "},
+		{path, "nowhere", "--engine.url"},
+	} {
+		status, out, errOut := curveCommandOf("check", tt.path, "--engine.url="+tt.url, "--gpu.nvml=off")
+		if status != 2 || out != "" || !strings.Contains(errOut, tt.want) || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%s at %s: status %d, %q; want %q in one line", tt.path, tt.url, status, errOut, tt.want)
+		}
+	}
+}
+
+func TestCurveShow(t *testing.T) {
+	path, _ := exampleCurve(t)
+	for format, want := range map[string]string{
+		"text": "P99 TTFT over offered requests/s", "json": `"schema": "capacity-curve/v1"`, "markdown": "## Capacity of meta-llama", "html": "<!doctype html>",
+	} {
+		status, out, errOut := curveCommandOf("show", path, "-o", format)
+		if status != 0 || errOut != "" || !strings.Contains(strings.ToLower(out), strings.ToLower(want)) {
+			t.Errorf("%s: status %d, %s, no %q in %.300s", format, status, errOut, want, out)
+		}
+	}
+	if raw, err := os.ReadFile(path); err != nil {
+		t.Error(err)
+	} else if _, out, _ := curveCommandOf("show", path, "-o", "json"); out != string(raw) {
+		t.Error("as JSON it is not the file")
+	}
+	if status, _, errOut := curveCommandOf("show", "none.json"); status != 2 || !strings.Contains(errOut, "opening the curve file") {
+		t.Errorf("status %d, %s", status, errOut)
+	}
+	if status, out, _ := curveCommandOf("schema"); status != 0 || out != string(curve.JSONSchema) {
+		t.Errorf("schema: status %d", status)
+	}
+}
