@@ -123,7 +123,7 @@ func checkInterval(interval time.Duration) error {
 
 // addEngineFlags adds where the engine is and how to be let in.
 func addEngineFlags(c *kingpin.CmdClause, e *engine.Config) {
-	c.Flag("engine.url", "Base URL of the engine; its metrics page and API are found under it. A URL with a path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&e.URL)
+	c.Flag("engine.url", "Base URL of the engine, with or without /v1; its metrics page and API are found under it. A URL with another path is taken as the metrics page itself.").Default("http://127.0.0.1:8000").StringVar(&e.URL)
 	c.Flag("engine.bearer-token-file", "File with a bearer token for the engine; serve reads it anew for every request.").StringVar(&e.BearerTokenFile)
 	c.Flag("engine.header-file", "File with HTTP headers for the engine, one `Name: value` a line.").StringVar(&e.HeaderFile)
 	c.Flag("engine.tls.ca-file", "CA certificates that the engine's certificate is checked against.").StringVar(&e.TLS.CAFile)

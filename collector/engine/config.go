@@ -25,7 +25,8 @@ const (
 
 // Config says which engine is polled and how.
 type Config struct {
-	// URL is the engine's base URL or, with a path, its metrics page.
+	// URL is the engine's base URL, with or without the /v1 of its API, or, with
+	// another path, its metrics page.
 	URL string
 	// Type of the engine; TypeUnknown finds it out.
 	Type Type
@@ -141,13 +142,12 @@ func (c Config) addresses(metricsPath string) (page, base string, err error) {
 	if u.RawQuery != "" || u.Fragment != "" {
 		return "", "", errors.New("--engine.url has a query or a fragment, which may hold a secret and would be shown; give the address alone, and credentials in --engine.header-file")
 	}
-	if strings.Trim(u.Path, "/") == "" {
-		u.Path = ""
-		root := url.URL{Scheme: u.Scheme, Host: u.Host}
-		u.Path = metricsPath
+	path := strings.TrimRight(u.Path, "/")
+	if base, ok := apiPath(path); ok {
+		root := url.URL{Scheme: u.Scheme, Host: u.Host, Path: base}
+		u.Path = base + metricsPath
 		return u.String(), root.String(), nil
 	}
-	path := strings.TrimRight(u.Path, "/")
 	above := path[:strings.LastIndex(path, "/")]
 	for _, t := range tables { // the whole path of a page that is deeper
 		if up, ok := strings.CutSuffix(path, t.metricsPath); ok && len(up) < len(above) {
@@ -158,13 +158,25 @@ func (c Config) addresses(metricsPath string) (page, base string, err error) {
 	return u.String(), root.String(), nil
 }
 
-// pagePath is the path of the URL, which is the metrics page itself; empty for a base URL.
+// apiPath returns what is before the /v1 of a base URL's path; false for the path of a page.
+func apiPath(path string) (base string, ok bool) {
+	if path == "" {
+		return "", true
+	}
+	return strings.CutSuffix(path, "/v1")
+}
+
+// pagePath is the path of the URL where that is the metrics page itself; empty for a base URL.
 func (c Config) pagePath() string {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return ""
 	}
-	return strings.TrimRight(u.Path, "/")
+	path := strings.TrimRight(u.Path, "/")
+	if _, ok := apiPath(path); ok {
+		return ""
+	}
+	return path
 }
 
 func tableOf(tables []*table, t Type) *table {

@@ -244,12 +244,34 @@ func TestBaseURL(t *testing.T) {
 		"http://h/vllm/metrics":       {"http://h/vllm/metrics", "http://h/vllm"},
 		"http://h/prometheus/metrics": {"http://h/prometheus/metrics", "http://h"},
 		"http://[::1]:8000/x/y/page":  {"http://[::1]:8000/x/y/page", "http://[::1]:8000/x/y"},
+		"http://h:8000/v1":            {"http://h:8000/metrics", "http://h:8000"},
+		"http://h:8000/v1/":           {"http://h:8000/metrics", "http://h:8000"},
+		"http://h/engine/v1":          {"http://h/engine/metrics", "http://h/engine"},
+		"http://h/v1/metrics":         {"http://h/v1/metrics", "http://h/v1"},
+		"http://h/notv1":              {"http://h/notv1", "http://h"},
 	} {
 		page, base, err := Config{URL: given}.addresses("/metrics")
 		if err != nil || page != want[0] || base != want[1] {
 			t.Errorf("%s: page %s, base %s, err %v; want %v", given, page, base, err, want)
 		}
 	}
+}
+
+// TestV1IsTheBase: with the address of the API, pages are looked for as with the base.
+func TestV1IsTheBase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newFakeEngine(t)
+		p := e.poller(t, func(c *Config) { c.URL += "/v1" })
+		e.steady(1, 0)
+		e.paths["/v1/models"] = serve("application/json", `{"data":[{"id":"m","max_model_len":8192}]}`)
+		var o Observation
+		for range 10 {
+			o = e.poll(t, p)
+		}
+		if want := []string{"/prometheus/metrics", "/metrics"}; !slices.Equal(e.asked[:2], want) || o.MaxModelLen != 8192 {
+			t.Errorf("asked %v, want %v first; max_model_len %d", e.asked, want, o.MaxModelLen)
+		}
+	})
 }
 
 func TestPortOfURL(t *testing.T) {
