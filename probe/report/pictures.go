@@ -453,7 +453,7 @@ func violationPicture(s subject) picture {
 	}, "share beyond the bound")
 	d.landmarks(s.Study, x, false)
 	out := picture{Title: "Violations over the offered rate",
-		Caption: "Lines are the published curves, which never fall; marks are the points with their one-sided bounds; dotted are the budgets."}
+		Caption: "Lines are the published curves, which never fall; marks are the points with their one-sided bounds. How the knee follows is in the table of bounds below."}
 	at := func(fraction float64) float64 {
 		if !(fraction >= 0) {
 			return math.NaN()
