@@ -124,6 +124,7 @@ func NewClient(config ClientConfig) (*Client, error) {
 		WriteBufferSize: 4 << 10,
 	}
 	c.streams.New = func() any { return new(stream) }
+	shortSlices()
 	c.watch.start(c)
 	return c, nil
 }
