@@ -114,7 +114,6 @@ func (b *guideLLMBenchmark) run() (run, error) {
 		why: map[string]string{itl: mean, icl: mean},
 		notes: []string{
 			"guidellm: its inter_token_latency is a mean per request, taken over as TPOT; its time_per_output_token includes the first token and is not taken over",
-			"guidellm: E2E ends at the last token, as the curve defines it, not at the end of the stream",
 		},
 	}
 	if err := b.arrivals(&r); err != nil {
@@ -125,7 +124,7 @@ func (b *guideLLMBenchmark) run() (run, error) {
 		return r, nil
 	}
 	r.notes = append(r.notes,
-		"guidellm: the records are a sample or absent: latencies are its summaries, from when a request was sent (coordinated omission), TPOT weighted by tokens")
+		"guidellm: the records are a sample or absent: latencies are its summaries, from when a request was sent (coordinated omission), TPOT weighted by tokens, E2E to the end of the stream")
 	r.latencies = map[string]latency{
 		ttft: b.Metrics.TTFT.latency(1000), ttftSent: b.Metrics.TTFT.latency(1000),
 		tpot: b.Metrics.ITL.latency(1000), e2e: b.Metrics.Latency.latency(1),
@@ -211,6 +210,7 @@ func (b *guideLLMBenchmark) records(r *run) {
 	add(b.Requests.Errored, true, false)
 	add(b.Requests.Incomplete, false, true)
 	r.fill()
+	r.notes = append(r.notes, "guidellm: E2E ends at the last token, as the curve defines it, not at the end of the stream")
 	if r.concurrency == 0 {
 		r.notes = append(r.notes, "guidellm: TTFT and E2E are from when a request was due; one that was cancelled at the end counts when it was already older than the bound")
 	}

@@ -30,11 +30,11 @@ func studyOf(runs []run, o Options, origin time.Time) (curve.Study, error) {
 	for _, slo := range o.SLO {
 		var loads []load
 		for i := range runs {
-			value, n, err := runs[i].tail(slo)
+			found, err := runs[i].tail(slo)
 			if err != nil {
 				return s, err
 			}
-			loads = append(loads, load{runs[i].offered, value, n})
+			loads = append(loads, load{runs[i].offered, found.value, found.n})
 		}
 		k := cross(loads, slo.Bound.Seconds())
 		k.SLO = slo

@@ -157,12 +157,20 @@ func (r *run) offeredNote() {
 	}
 }
 
-// tail is the quantile that an SLO bounds, with n trials. A request that failed
+// tail is a quantile and what is behind it.
+type tail struct {
+	// value is infinite when too many requests failed.
+	value float64
+	// n trials, of which so many were over the bound; NaN when only the quantile is known.
+	n, over float64
+}
+
+// tail is the quantile that an SLO bounds. A request that failed
 // passed every bound: it counts as infinite. One that was cancelled counts when it was
 // older than the bound, else it says nothing.
-func (r *run) tail(s capacity.SLO) (value, n float64, err error) {
+func (r *run) tail(s capacity.SLO) (tail, error) {
 	if why := r.why[s.Metric]; why != "" {
-		return 0, 0, fmt.Errorf("%s: %s cannot be judged: %s", r.file, s, why)
+		return tail{}, fmt.Errorf("%s: %s cannot be judged: %s", r.file, s, why)
 	}
 	missing := func(todo string) error {
 		return fmt.Errorf("%s: %s cannot be judged: the file does not have it; %s", r.file, s, todo)
@@ -170,17 +178,17 @@ func (r *run) tail(s capacity.SLO) (value, n float64, err error) {
 	if r.requests == nil {
 		l, ok := r.latencies[s.Metric]
 		if !ok {
-			return 0, 0, missing("let the tool measure it, or leave this SLO out")
+			return tail{}, missing("let the tool measure it, or leave this SLO out")
 		}
 		failed := float64(r.failures)
 		if r.attempts > 0 && failed/float64(r.attempts) > s.Budget() {
-			return math.Inf(1), l.n + failed, nil
+			return tail{math.Inf(1), l.n + failed, math.NaN()}, nil
 		}
 		value, ok := l.quantiles[s.Percentile]
 		if !ok {
-			return 0, 0, missing(fmt.Sprintf("let the tool write p%g or a record of each request", s.Percentile))
+			return tail{}, missing(fmt.Sprintf("let the tool write p%g or a record of each request", s.Percentile))
 		}
-		return value, l.n + failed, nil
+		return tail{value, l.n + failed, math.NaN()}, nil
 	}
 	var values []float64
 	for i := range r.requests {
@@ -206,10 +214,16 @@ func (r *run) tail(s capacity.SLO) (value, n float64, err error) {
 		}
 	}
 	if len(values) == 0 {
-		return 0, 0, missing("let the tool measure it, or leave this SLO out")
+		return tail{}, missing("let the tool measure it, or leave this SLO out")
 	}
 	slices.Sort(values)
-	return quantile(values, s.Percentile/100), float64(len(values)), nil
+	within, _ := slices.BinarySearchFunc(values, s.Bound.Seconds(), func(v, bound float64) int {
+		if v <= bound {
+			return -1
+		}
+		return 1
+	})
+	return tail{quantile(values, s.Percentile/100), float64(len(values)), float64(len(values) - within)}, nil
 }
 
 // quantile is capacity.Quantile for values that may end in infinite ones.
@@ -282,21 +296,24 @@ func (r *run) point(o Options, origin time.Time) (curve.Point, error) {
 	p.Name = fmt.Sprintf("%.4g/s", r.offered)
 	passed := true
 	for _, s := range o.SLO {
-		value, n, err := r.tail(s)
+		found, err := r.tail(s)
 		if err != nil {
 			return p, err
 		}
-		if few := math.Ceil(1/s.Budget() - 1e-9); n < few {
-			r.notes = append(r.notes, fmt.Sprintf("%s: p%g of %.0f at %.3g requests/s is little more than the largest: %.0f or more make one", r.file, s.Percentile, n, r.offered, few))
+		if few := math.Ceil(1/s.Budget() - 1e-9); found.n < few {
+			r.notes = append(r.notes, fmt.Sprintf("%s: p%g of %.0f at %.3g requests/s is little more than the largest: %.0f or more make one", r.file, s.Percentile, found.n, r.offered, few))
 		}
-		ok := value <= s.Bound.Seconds()
+		ok := found.value <= s.Bound.Seconds()
 		passed = passed && ok
 		g := curve.Gate{
-			Name: "slo", Kind: curve.GateFail, SLO: &s, Passed: &ok, N: n, Low: capacity.Unknown(), High: capacity.Unknown(),
-			Value: capacity.Value(value), Limit: capacity.Value(s.Bound.Seconds()),
-			Detail: fmt.Sprintf("p%g of %.0f is %.4g s", s.Percentile, n, value),
+			Name: "slo", Kind: curve.GateFail, SLO: &s, Passed: &ok, Low: capacity.Unknown(), High: capacity.Unknown(),
+			Value: capacity.Value(found.value), Limit: capacity.Value(s.Bound.Seconds()),
+			Detail: fmt.Sprintf("p%g of %.0f is %.4g s", s.Percentile, found.n, found.value),
 		}
-		if math.IsInf(value, 1) {
+		if !math.IsNaN(found.over) {
+			g.Violations, g.N = found.over, found.n
+		}
+		if math.IsInf(found.value, 1) {
 			g.Value = capacity.Unknown()
 			g.Detail = fmt.Sprintf("%d of %d requests failed", r.failures, r.attempts)
 		}
