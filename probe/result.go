@@ -275,14 +275,7 @@ func (r *Result) judgeClient(p *Point, fault func(code, format string, args ...a
 		// Of fewer than 100 requests, one that was late is more than 1 %.
 		lag, at = float64(r.ScheduleLag.Max), fmt.Sprintf("at most, of %.0f requests", r.ScheduleLag.N)
 	}
-	limit, of := maxLag, "10 ms"
-	for _, g := range r.Gates {
-		bound := g.SLO.Bound.Seconds()
-		if (g.SLO.Metric == "ttft" || g.SLO.Metric == "ttfo" || g.SLO.Metric == "e2e") && bound*maxLagShare < limit {
-			limit, of = bound*maxLagShare, fmt.Sprintf("5 %% of %s", g.SLO)
-		}
-	}
-	if lag > limit {
+	if limit, of := r.lagLimit(); lag > limit {
 		why := "the client itself"
 		if r.Self.CPUShare < maxCPUShare/2 {
 			why = "something else"
@@ -293,6 +286,18 @@ func (r *Result) judgeClient(p *Point, fault func(code, format string, args ...a
 	if share := float64(r.Self.CPUShare); share > maxCPUShare {
 		fault(FaultClientLimited, "the client used %.0f %% of its CPUs", 100*share)
 	}
+}
+
+// lagLimit is how late requests may go out, in seconds, and in words what that is of.
+func (r *Result) lagLimit() (limit float64, of string) {
+	limit, of = maxLag, "10 ms"
+	for _, g := range r.Gates {
+		bound := g.SLO.Bound.Seconds()
+		if (g.SLO.Metric == "ttft" || g.SLO.Metric == "ttfo" || g.SLO.Metric == "e2e") && bound*maxLagShare < limit {
+			limit, of = bound*maxLagShare, fmt.Sprintf("5 %% of %s", g.SLO)
+		}
+	}
+	return limit, of
 }
 
 // mostErrors names the most frequent errors.

@@ -27,6 +27,8 @@ type TargetConfig struct {
 	Drain time.Duration
 	// Settle is how long an engine must be as idle as before ahead of each load; 0 is 5 s.
 	Settle time.Duration
+	// SettleWithin is how long it may take until it is; 0 is a minute.
+	SettleWithin time.Duration
 	// StaleAfter is how old the newest reading may become under load; 0 is 2 s,
 	// or four intervals of the readings where that is more.
 	StaleAfter time.Duration
@@ -60,7 +62,8 @@ func NewTarget(c TargetConfig) *Target {
 		value    *time.Duration
 		fallback time.Duration
 	}{
-		{&c.Drain, time.Minute}, {&c.Settle, 5 * time.Second}, {&c.StaleAfter, max(2*time.Second, 4*r.Interval)},
+		{&c.Drain, time.Minute}, {&c.Settle, 5 * time.Second}, {&c.SettleWithin, time.Minute},
+		{&c.StaleAfter, max(2*time.Second, 4*r.Interval)},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback

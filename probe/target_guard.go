@@ -214,10 +214,12 @@ func merged(r *engine.Reading) *engine.Histogram {
 }
 
 // blur is the time by which a page and the probe may disagree about when a
-// token came, blurCount how many requests they may disagree about anyway.
+// token came, blurCount and blurLate how many requests, and late ones, they may
+// disagree about anyway.
 const (
 	blur      = 100 * time.Millisecond
 	blurCount = 2.0
+	blurLate  = 1.0
 )
 
 // lookForOthers notes whether others' answers began in the last while, and
@@ -237,9 +239,9 @@ func (g *guard) lookForOthers(v *view) (late string) {
 			}
 		}
 	}
-	uncertain := max(blurCount, ours*blur.Seconds()/(to.at-from.at).Seconds())
+	edge := blur.Seconds() / (to.at - from.at).Seconds()
 	others := to.ttft.Count - from.ttft.Count - ours
-	if others <= uncertain {
+	if others <= max(blurCount, ours*edge) {
 		return ""
 	}
 	g.others = true
@@ -247,7 +249,7 @@ func (g *guard) lookForOthers(v *view) (late string) {
 		return ""
 	}
 	begun := func(t tally) float64 { return t.ttft.Count - t.ttft.Counts[bound] }
-	if n := begun(to) - begun(from) - oursLate; n > uncertain && n > g.budget*others {
+	if n := begun(to) - begun(from) - oursLate; n > max(blurLate, oursLate*edge) && n > g.budget*others {
 		return fmt.Sprintf("%.0f of about %.0f answers to others took longer than %s to begin within %.0f s",
 			n, others, seconds(to.ttft.Bounds[bound]), (to.at - from.at).Seconds())
 	}

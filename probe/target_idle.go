@@ -15,10 +15,9 @@ import (
 const (
 	beginFor   = 3 * time.Second
 	beginGrace = time.Second
+	// sharedFor is how long an engine is looked at that others use.
+	sharedFor = 10 * time.Second
 )
-
-// settleWithin is how long an engine may take to become idle again.
-const settleWithin = time.Minute
 
 // maxKVAbove is how much more of the KV cache may be in use than before.
 const maxKVAbove = 0.05
@@ -29,7 +28,7 @@ type idleness struct {
 	readable bool
 	// The most of each gauge; NaN is unknown.
 	running, waiting, kv float64
-	// begun counts the answers that began.
+	// begun counts the answers that began meanwhile.
 	begun float64
 }
 
@@ -64,10 +63,10 @@ func (t *Target) read(ctx context.Context) engine.Observation {
 func (t *Target) Begin(ctx context.Context) error {
 	nan := math.NaN()
 	before := &idleness{running: nan, waiting: nan, kv: nan}
-	begin := time.Now()
+	begin, until := time.Now(), beginFor
 	var first *engine.Reading
 	var last engine.Observation
-	for ctx.Err() == nil && time.Since(begin) < beginFor {
+	for ctx.Err() == nil && time.Since(begin) < until {
 		last = t.read(ctx)
 		if last.Fresh && time.Since(begin) >= beginGrace {
 			g := gaugesOf(&last)
@@ -75,6 +74,10 @@ func (t *Target) Begin(ctx context.Context) error {
 			before.running, before.waiting, before.kv = more(before.running, g.running), more(before.waiting, g.waiting), more(before.kv, g.kv)
 			if first == nil {
 				first = last.Reading
+			}
+			before.begun = total(last.Reading).ttft.count - total(first).ttft.count
+			if t.config.AllowShared && before.others() {
+				until = sharedFor
 			}
 		}
 		_ = sleep(ctx, t.config.Runner.Readings.Interval)
@@ -87,9 +90,6 @@ func (t *Target) Begin(ctx context.Context) error {
 		t.note("the engine's metrics cannot be read (%s): others' requests cannot be seen, and only failures and GPUs end a load for safety", last.Reason)
 	case math.IsNaN(before.running + before.waiting):
 		t.note("the engine does not say what runs and waits: between loads only the probe's own requests are waited for")
-	}
-	if before.readable {
-		before.begun = total(last.Reading).ttft.count - total(first).ttft.count
 	}
 	if before.others() {
 		if !t.config.AllowShared {
@@ -130,11 +130,11 @@ func (t *Target) settle(ctx context.Context) error {
 			t.rested = true
 			return nil
 		}
-		if time.Since(begin) >= settleWithin {
+		if time.Since(begin) >= t.config.SettleWithin {
 			if why == "" {
 				why = "it comes and goes"
 			}
-			return fmt.Errorf("%w: after %s without a request of the probe: %s; before the search: %s", knee.ErrBusy, settleWithin, why, t.before)
+			return fmt.Errorf("%w: after %s without a request of the probe: %s; before the search: %s", knee.ErrBusy, t.config.SettleWithin, why, t.before)
 		}
 		if sleep(ctx, t.config.Runner.Readings.Interval) != nil {
 			return context.Cause(ctx)

@@ -122,12 +122,13 @@ func validity(p *curve.Point, r *Result) {
 	}
 
 	limited := has(FaultClientLimited)
+	limit, _ := r.lagLimit()
 	detail := details[FaultClientLimited]
 	if !limited {
 		detail = fmt.Sprintf("requests went out %s late at p99, the client used %s of its CPUs",
 			seconds(float64(p.Client.LagP99)), percent(p.Client.CPUShare))
 	}
-	gate("client", curve.GateInvalid, verdict(p.Client.LagP99.Known(), !limited), p.Client.LagP99, maxLag, detail)
+	gate("client", curve.GateInvalid, verdict(p.Client.LagP99.Known(), !limited), p.Client.LagP99, Value(limit), detail)
 
 	hits := p.Engine.PrefixHitRatio
 	switch {

@@ -43,16 +43,14 @@ func (s *supply) source() (workload.Source, error) {
 	switch {
 	case s.load.Traffic.Replay != nil:
 		source, err = newRepeated(s)
-	case closed:
-		return s.plan(s.load.Seed, s.content).Source()
 	case s.load.Traffic.Arrivals.Process == "trace":
 		return nil, errors.New("its arrivals are a trace, and there is none")
+	case closed:
+		return s.plan(s.load.Seed, s.content).Source()
 	default:
+		a := s.load.Traffic.Arrivals
 		p := s.plan(s.load.Seed, s.content)
-		p.Arrivals = &workload.Arrivals{Process: workload.Poisson, Rate: 1}
-		if a := s.load.Traffic.Arrivals; a.Process == string(workload.Gamma) {
-			p.Arrivals.Process, p.Arrivals.Burstiness = workload.Gamma, a.Burstiness
-		}
+		p.Arrivals = &workload.Arrivals{Process: workload.Process(a.Process), Rate: 1, Burstiness: a.Burstiness}
 		source, err = p.Source()
 	}
 	if err != nil || closed {
