@@ -1,0 +1,204 @@
+package curve
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"headroom_exporter/capacity"
+)
+
+// liveClass is a class of which everything is at one length.
+func liveClass(name string, prompt, generation, knee, low float64) Class {
+	bounds := capacity.TokenBounds(32768)
+	p, g := capacity.NewHistogram(bounds), capacity.NewHistogram(bounds)
+	p.Add(prompt, 1)
+	g.Add(generation, 1)
+	return Class{
+		Name: name, Weight: 1, PromptHistogram: p, GenerationHistogram: g, PromptMean: prompt, GenerationMean: generation,
+		PrefixHitRatio: 0,
+		Studies: []Study{
+			{Arrivals: Arrivals{Process: "gamma", Burstiness: 0.5}, SafeRate: 1, Status: StatusOK},
+			{Arrivals: Arrivals{Process: "poisson"}, Status: StatusOK, SafeRate: Value(0.95 * knee),
+				Knee: &Knee{Rate: Value(knee), Low: Value(low), High: Value(1.1 * knee), Watermark: capacity.Unknown()}},
+		},
+	}
+}
+
+// liveCurve's knees are where 1e-4 s of a prompt token and 4e-4 s of a
+// generated one fill a second, so that every class's prefill share is known.
+func liveCurve() *Curve {
+	c := &Curve{PeakReserve: 0.2}
+	for _, k := range []struct {
+		name               string
+		prompt, generation float64
+	}{{"chat", 500, 250}, {"rag", 4000, 100}, {"write", 100, 1000}, {"long", 12000, 300}} {
+		knee := 1 / (1e-4*k.prompt + 4e-4*k.generation)
+		c.Classes = append(c.Classes, liveClass(k.name, k.prompt, k.generation, knee, 0.9*knee))
+	}
+	return c
+}
+
+// liveTraffic is each class at these shares of its knee.
+func liveTraffic(c *Curve, loads ...float64) capacity.Traffic {
+	bounds := capacity.TokenBounds(32768)
+	t := capacity.Traffic{PromptLengths: capacity.NewHistogram(bounds), GenerationLengths: capacity.NewHistogram(bounds)}
+	for i, load := range loads {
+		k := &c.Classes[i]
+		rate := load * float64(k.Studies[1].Knee.Rate)
+		t.Requests += rate
+		t.PromptTokens += rate * k.PromptMean
+		t.GenerationTokens += rate * k.GenerationMean
+		t.PromptLengths.Add(k.PromptMean, 300*rate)
+		t.GenerationLengths.Add(k.GenerationMean, 300*rate)
+	}
+	t.Admitted, t.ComputedPromptTokens, t.Completions = t.Requests, t.PromptTokens, max(300*t.Requests, 60)
+	return t
+}
+
+func about(a, b float64) bool {
+	return math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-3*max(1, math.Abs(b))
+}
+
+func TestLoad(t *testing.T) {
+	tests := []struct {
+		name    string
+		loads   []float64
+		traffic func(*capacity.Traffic)
+		options LoadOptions
+		ratio   float64
+		zone    capacity.Zone
+	}{
+		{"two classes add up", []float64{0.3, 0.2, 0, 0}, nil, LoadOptions{}, 0.5, capacity.ZoneStable},
+		// The watermark is 0.8 of the lower bound, which is 0.9 of the knee.
+		{"at the watermark", []float64{0.3, 0.2, 0.1, 0.11}, nil, LoadOptions{}, 0.71, capacity.ZoneStable},
+		{"above the watermark", []float64{0.3, 0.2, 0.1, 0.13}, nil, LoadOptions{}, 0.73, capacity.ZoneRisk},
+		{"not clamped", []float64{0, 0, 1, 0.5}, nil, LoadOptions{}, 1.5, capacity.ZoneUnstable},
+		{"offered, not served", []float64{0.3, 0.2, 0, 0}, func(t *capacity.Traffic) { t.Requests *= 2.5 }, LoadOptions{}, 1.25, capacity.ZoneUnstable},
+		{"slower than its curve", []float64{0.3, 0.2, 0, 0}, nil, LoadOptions{Correction: 1.2}, 0.6, capacity.ZoneStable},
+		{"faster than its curve", []float64{0.3, 0.2, 0, 0}, nil, LoadOptions{Correction: 0.7}, 0.5, capacity.ZoneStable},
+		{"correction unknown", []float64{0.3, 0.2, 0, 0}, nil, LoadOptions{Correction: math.NaN()}, 0.5, capacity.ZoneStable},
+		// A rag request is 0.4 s of prefill of 0.44 s.
+		{"half from the prefix cache", []float64{0, 0.88, 0, 0}, func(t *capacity.Traffic) { t.ComputedPromptTokens /= 2 }, LoadOptions{}, 0.48, capacity.ZoneStable},
+		{"a write request is hardly prefill", []float64{0, 0, 0.5, 0}, func(t *capacity.Traffic) { t.ComputedPromptTokens /= 2 }, LoadOptions{}, 0.5 * 0.405 / 0.41, capacity.ZoneStable},
+		{"fewer tokens are accepted", []float64{0, 0, 0.41, 0}, nil, LoadOptions{Acceptance: 2, CurveAcceptance: 3}, 0.41 * (0.01 + 0.4*1.5) / 0.41, capacity.ZoneStable},
+		{"acceptance unknown", []float64{0, 0, 0.41, 0}, nil, LoadOptions{Acceptance: math.NaN(), CurveAcceptance: 3}, 0.41, capacity.ZoneStable},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := liveCurve()
+			traffic := liveTraffic(c, test.loads...)
+			if test.traffic != nil {
+				test.traffic(&traffic)
+			}
+			l := c.Load(traffic, test.options)
+			if !l.Valid || !about(l.Ratio, test.ratio) || l.Zone != test.zone {
+				t.Errorf("valid %v, ratio %v, zone %s, want %v, %s; reasons %v", l.Valid, l.Ratio, l.Zone, test.ratio, test.zone, l.Reasons)
+			}
+			sum := 0.0
+			for _, k := range l.Classes {
+				sum += k.Ratio
+			}
+			if !about(sum, l.Estimate) || !about(l.Watermark, 0.72) {
+				t.Errorf("classes add up to %v of %v; watermark %v, want 0.72", sum, l.Estimate, l.Watermark)
+			}
+			left := traffic.Requests * (1/test.ratio - 1)
+			if !about(l.Left.RequestsPerSecond, left) || !about(l.Knee, traffic.Requests/test.ratio) ||
+				!about(l.Left.GenerationTokensPerSecond, left*traffic.GenerationTokens/traffic.Admitted) ||
+				!about(l.Left.PromptTokensPerSecond, left*traffic.ComputedPromptTokens/traffic.Admitted) {
+				t.Errorf("left %+v of a knee of %v, want %v requests per second more", l.Left, l.Knee, left)
+			}
+		})
+	}
+}
+
+// Where prefill and decode cannot be told apart, hits below the curve's weigh
+// on everything, and hits above it are no relief.
+func TestLoadWithoutPrefillShares(t *testing.T) {
+	c := liveCurve()
+	c.Classes = c.Classes[:2]
+	for i := range c.Classes {
+		c.Classes[i].PrefixHitRatio = 0.5
+	}
+	for _, test := range []struct{ computed, want float64 }{{0.5, 0.4}, {1, 0.8}, {0.25, 0.4}} {
+		traffic := liveTraffic(c, 0.2, 0.2)
+		traffic.ComputedPromptTokens = test.computed * traffic.PromptTokens
+		l := c.Load(traffic, LoadOptions{})
+		if !about(l.Ratio, test.want) {
+			t.Errorf("%v of the prompts computed: ratio %v, want %v", test.computed, l.Ratio, test.want)
+		}
+		if slices.Contains(l.Reasons, ReasonPrefillShareUnknown) != (test.computed != 0.5) {
+			t.Errorf("%v of the prompts computed: reasons %v", test.computed, l.Reasons)
+		}
+	}
+}
+
+func TestLoadIsUnknownRatherThanWrong(t *testing.T) {
+	nan := math.NaN()
+	last := func(c *Curve) capacity.Mix { return c.Load(liveTraffic(c, 0.2, 0.2, 0.1, 0.1), LoadOptions{}).Mix }
+	tests := []struct {
+		name    string
+		curve   func(*Curve)
+		traffic func(*capacity.Traffic)
+		last    time.Duration // age; 0 is none
+		valid   bool
+		ratio   float64
+		source  capacity.MixSource
+		reason  capacity.Reason
+	}{
+		{"offered unknown", nil, func(t *capacity.Traffic) { t.Requests = nan }, time.Minute, false, nan, capacity.MixNone, capacity.ReasonRatesUnknown},
+		{"tokens unknown", nil, func(t *capacity.Traffic) { t.GenerationTokens = nan }, time.Minute, false, nan, capacity.MixNone, capacity.ReasonRatesUnknown},
+		{"tokens negative", nil, func(t *capacity.Traffic) { t.GenerationTokens = -1 }, 0, false, nan, capacity.MixNone, capacity.ReasonRatesUnknown},
+		{"lengths unknown", nil, func(t *capacity.Traffic) { t.PromptLengths = capacity.Histogram{} }, 0, true, 0.6, capacity.MixSums, capacity.ReasonNoHistograms},
+		{"nothing, and no mix before", nil, func(t *capacity.Traffic) { *t = capacity.Traffic{} }, 0, true, 0, capacity.MixDefault, ReasonDefaultMix},
+		{"nothing, after a mix", nil, func(t *capacity.Traffic) { *t = capacity.Traffic{} }, time.Minute, true, 0, capacity.MixLast, ReasonLastMix},
+		{"nothing, the mix too old", nil, func(t *capacity.Traffic) { *t = capacity.Traffic{} }, 31 * time.Minute, true, 0, capacity.MixDefault, capacity.ReasonNoTraffic},
+		{"stuck, after a mix", nil, func(t *capacity.Traffic) { t.Admitted = 0 }, time.Minute, true, 0.6, capacity.MixLast, capacity.ReasonNotAdmitted},
+		{"stuck, and no mix before", nil, func(t *capacity.Traffic) { t.Admitted = 0 }, 0, false, nan, capacity.MixDefault, capacity.ReasonNotAdmitted},
+		{"few, and no mix before", nil, func(t *capacity.Traffic) { t.Completions = 10 }, 0, false, nan, capacity.MixHistograms, capacity.ReasonFewCompletions},
+		{"few, after a mix", nil, func(t *capacity.Traffic) { t.Completions = 10 }, time.Minute, true, 0.6, capacity.MixLast, ReasonLastMix},
+		{"a knee unknown", func(c *Curve) {
+			c.Classes[1].Studies[1].Knee, c.Classes[1].Studies[1].SafeRate = nil, capacity.Unknown()
+		},
+			nil, 0, false, nan, capacity.MixHistograms, ReasonClassWithoutKnee},
+		{"a knee unknown, and the rest is above", func(c *Curve) {
+			c.Classes[1].Studies[1].Knee, c.Classes[1].Studies[1].SafeRate = nil, capacity.Unknown()
+		},
+			func(t *capacity.Traffic) { t.Requests *= 4 }, 0, false, 1.6, capacity.MixHistograms, capacity.ReasonCoverageLow},
+		{"only a safe rate", func(c *Curve) { c.Classes[1].Studies[1].Knee = nil }, nil, 0, true, 0.4 + 0.2/0.95, capacity.MixHistograms, ""},
+		{"no class", func(c *Curve) { c.Classes = nil }, nil, 0, false, nan, capacity.MixNone, capacity.ReasonNoClasses},
+		{"no study", func(c *Curve) { c.Classes[3].Studies = nil }, nil, 0, false, nan, capacity.MixHistograms, ReasonClassWithoutKnee},
+		{"outside", nil, func(t *capacity.Traffic) {
+			slices.Reverse(t.GenerationLengths.Counts)
+		}, time.Minute, false, nan, capacity.MixHistograms, capacity.ReasonCoverageLow},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := liveCurve()
+			traffic := liveTraffic(c, 0.2, 0.2, 0.1, 0.1)
+			var o LoadOptions
+			if test.last > 0 {
+				o.Last, o.LastAge = last(c), test.last
+			}
+			if test.curve != nil {
+				test.curve(c)
+			}
+			if test.traffic != nil {
+				test.traffic(&traffic)
+			}
+			l := c.Load(traffic, o)
+			if l.Valid != test.valid || !about(l.Ratio, test.ratio) || l.Mix.Source != test.source ||
+				test.reason != "" && !slices.Contains(l.Reasons, test.reason) {
+				t.Errorf("valid %v, ratio %v, of %s, reasons %v, want %v, %v, %s, %s",
+					l.Valid, l.Ratio, l.Mix.Source, l.Reasons, test.valid, test.ratio, test.source, test.reason)
+			}
+			if !l.Valid && (l.Zone == capacity.ZoneStable || l.Ratio <= 1 || !math.IsNaN(l.Left.RequestsPerSecond)) {
+				t.Errorf("not valid, and comfortable: %+v", l)
+			}
+			if math.IsNaN(l.Ratio) != (l.Zone == capacity.ZoneUnknown) {
+				t.Errorf("ratio %v in zone %s", l.Ratio, l.Zone)
+			}
+		})
+	}
+}
