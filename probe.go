@@ -12,8 +12,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,6 +97,11 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	}
 	if err := f.engine.Validate(); err != nil {
 		return usageError{err}
+	}
+	if f.knee.resume && f.load.seed == 0 && f.knee.curve != "" {
+		if f.load.seed, err = f.knee.earlierSeed(); err != nil {
+			return usageError{err}
+		}
 	}
 	load, err := f.load.resolve(f.knee.curve != "")
 	if err != nil {
@@ -306,11 +311,18 @@ func (f *probeFlags) write(report *probe.Report, out io.Writer) error {
 	return err
 }
 
+// pagePatience is how long a reading beside a load may take, with its margin.
+const pagePatience = 2500 * time.Millisecond
+
 // readings starts what is read beside the load. The function it returns ends it.
 func (f *probeFlags) readings(ctx context.Context, runner *probe.Runner) (func(), error) {
 	// What the result says of the engine is enough: no log beside the progress.
 	quiet := slog.New(slog.DiscardHandler)
-	poller, err := engine.New(f.engine, quiet)
+	config := f.engine
+	// Under load a page takes longer than the time between two: how old the
+	// newest one may become is judged by who reads them.
+	config.Interval = max(config.Interval, pagePatience)
+	poller, err := engine.New(config, quiet)
 	if err != nil {
 		return nil, err
 	}

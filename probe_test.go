@@ -162,7 +162,6 @@ func TestProbeStatus(t *testing.T) {
 		{"too few for the bound", append([]string{"--engine.url=" + good, "--slo=ttft:p99:10s"}, small...), exitFailed, "too few"},
 		{"ended early", []string{"--engine.url=" + good, "--rate=20", "--max-duration=2s", "--class=a:prompt=16,output=4"}, exitFailed, "interrupted"},
 		{"no engine", append([]string{"--engine.url=http://127.0.0.1:1"}, small...), exitFailed, "refused"},
-		{"nothing to send", []string{"--engine.url=" + good}, exitUsage, "--rate, --concurrency or --trace.file"},
 		{"two loops", []string{"--rate=1", "--concurrency=1"}, exitUsage, "exclude each other"},
 		{"a rate of 0", []string{"--rate=0"}, exitUsage, "no number above 0"},
 		{"above the most", []string{"--rate=5", "--max-rate=4"}, exitUsage, "above --max-rate"},

@@ -240,7 +240,13 @@ func (g *guard) lookForOthers(v *view) (late string) {
 		}
 	}
 	edge := blur.Seconds() / (to.at - from.at).Seconds()
-	others := to.ttft.Count - from.ttft.Count - ours
+	// Of the probe's own that have no token here yet, the engine may have begun
+	// those that do not wait there: a client that is short of time sees its tokens late.
+	underway := max(float64(v.unbegun)-max(v.waiting, 0), 0)
+	if math.IsNaN(v.waiting) {
+		underway = float64(v.unbegun)
+	}
+	others := to.ttft.Count - from.ttft.Count - ours - underway
 	if others <= max(blurCount, ours*edge) {
 		return ""
 	}
@@ -249,7 +255,7 @@ func (g *guard) lookForOthers(v *view) (late string) {
 		return ""
 	}
 	begun := func(t tally) float64 { return t.ttft.Count - t.ttft.Counts[bound] }
-	if n := begun(to) - begun(from) - oursLate; n > max(blurLate, oursLate*edge) && n > g.budget*others {
+	if n := begun(to) - begun(from) - oursLate - underway; n > max(blurLate, oursLate*edge) && n > g.budget*others {
 		return fmt.Sprintf("%.0f of about %.0f answers to others took longer than %s to begin within %.0f s",
 			n, others, seconds(to.ttft.Bounds[bound]), (to.at - from.at).Seconds())
 	}

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
+	"headroom_exporter/probe"
+	"headroom_exporter/probe/knee"
+	"headroom_exporter/probe/report"
+	"headroom_exporter/probe/workload"
+)
+
+// kneeFlags are the flags of the probe that are for the search of the knee only.
+type kneeFlags struct {
+	curve       string
+	report      string
+	quick       bool
+	release     bool
+	mix         bool
+	coldStart   bool
+	allowShared bool
+	resume      bool
+	update      bool
+	preset      string
+	reserve     float64
+	identity    *identityFlags
+}
+
+func (f *kneeFlags) add(c *kingpin.CmdClause) {
+	c.Flag("out.curve", "File for the capacity curve. While the search runs, what was measured is kept beside it in a file that ends in .partial.").StringVar(&f.curve)
+	c.Flag("out.report", "File for the curve as an HTML page with its pictures.").StringVar(&f.report)
+	c.Flag("quick", "Search: the ceiling and three loads for each class, nothing soaked; the result is an estimate.").BoolVar(&f.quick)
+	c.Flag("release", "Search: more requests, a lower safe rate and a longer soak, for a curve that decides on a release.").BoolVar(&f.release)
+	c.Flag("mix", "Search: all classes at once as well, by their weights.").BoolVar(&f.mix)
+	c.Flag("cold-start", "Search: measure the engine's first answers before all else; restart it right before.").BoolVar(&f.coldStart)
+	c.Flag("allow-shared", "Search although others use the engine; it ends at once when it hurts them.").BoolVar(&f.allowShared)
+	c.Flag("resume", "Search: go on with what an earlier run with the same flags left in the .partial file.").BoolVar(&f.resume)
+	c.Flag("update", "Search: add to the curve file that is there. A lower knee counts at once, a higher one when it was seen twice.").BoolVar(&f.update)
+	c.Flag("slo.preset", "Search: the bounds that MLPerf Inference has for a model: "+strings.Join(capacity.SLOPresets(), ", ")+".").StringVar(&f.preset)
+	c.Flag("peak-reserve", "Search: share of the knee that the recommended watermark keeps for peaks.").Default("0.2").Float64Var(&f.reserve)
+	f.identity = addIdentityFlags(c)
+}
+
+func (f *kneeFlags) validate(l *load) error {
+	if !l.knee {
+		for flag, given := range map[string]bool{
+			"--out.report": f.report != "", "--quick": f.quick, "--release": f.release, "--mix": f.mix,
+			"--cold-start": f.coldStart, "--allow-shared": f.allowShared, "--resume": f.resume, "--update": f.update, "--slo.preset": f.preset != "",
+		} {
+			if given {
+				return fmt.Errorf("%s is for the search of the knee: leave --rate, --concurrency and --trace.file out, or give --out.curve", flag)
+			}
+		}
+		return nil
+	}
+	switch {
+	case f.quick && f.release:
+		return errors.New("--quick and --release exclude each other")
+	case !(f.reserve >= 0 && f.reserve < 1):
+		return fmt.Errorf("--peak-reserve is %g: want a share from 0 to less than 1", f.reserve)
+	case (f.resume || f.update) && f.curve == "":
+		return errors.New("--resume and --update need --out.curve")
+	case f.mix && len(l.classes) < 2:
+		return errors.New("--mix needs two classes or more")
+	case f.preset != "" && len(l.slo) > 0:
+		return errors.New("--slo and --slo.preset exclude each other")
+	}
+	var err error
+	switch {
+	case f.preset != "":
+		l.slo, err = capacity.SLOPreset(f.preset)
+		if err != nil {
+			return fmt.Errorf("--slo.preset: %w", err)
+		}
+	case len(l.slo) == 0 && slices.ContainsFunc(l.classes, func(c workload.Class) bool { return len(c.SLO) == 0 }) || len(l.classes) == 0:
+		l.slo = capacity.DefaultSLO()
+	}
+	return nil
+}
+
+// quickSettle is how long an engine must be idle ahead of each load of a quick search.
+const quickSettle = 2 * time.Second
+
+// settle is how long an engine must be idle ahead of each load; 0 is the target's own.
+func (f *kneeFlags) settle() time.Duration {
+	if f.quick {
+		return quickSettle
+	}
+	return 0
+}
+
+// say tells what a search does and why.
+func say(line string) { fmt.Fprintln(os.Stderr, line) }
+
+// partial is where what was measured is kept until the curve is written.
+func (f *kneeFlags) partial() string { return f.curve + ".partial" }
+
+// outputReady says, before any work is done, whether the curve can be written
+// and whether nothing of an earlier run would be lost.
+func (f *kneeFlags) outputReady(force bool) error {
+	if f.curve == "" {
+		return nil
+	}
+	if err := outputsReady(force || f.update, f.curve); err != nil {
+		return err
+	}
+	if _, err := os.Stat(f.partial()); !f.resume && err == nil && !force {
+		return fmt.Errorf("%s is there from a run that did not end: give --resume to go on with it, or --force to begin anew", f.partial())
+	}
+	return nil
+}
+
+func (f *kneeFlags) mode() knee.Mode {
+	switch {
+	case f.quick:
+		return knee.Quick
+	case f.release:
+		return knee.Release
+	}
+	return knee.Full
+}
+
+// search finds the knees and writes the curve.
+func (f *probeFlags) search(ctx context.Context, c *connection, load *load, out io.Writer) error {
+	identity, err := f.engineIdentity(ctx, c, load)
+	if err != nil {
+		return err
+	}
+	campaign, err := f.campaign(c, load, identity)
+	if err != nil {
+		return usageError{err}
+	}
+	target := probe.NewTarget(probe.TargetConfig{
+		Runner: c.runner, Facts: c.facts, AllowShared: f.knee.allowShared, MaxInflight: f.load.maxInflight, MaxRate: f.load.maxRate,
+		Settle: f.knee.settle(), Report: say,
+	})
+	campaign.Engine = &shownEngine{engine: target, progress: newProgress(c.runner, 0)}
+	found, err := f.resumable(ctx, campaign, load, identity)
+	if found == nil {
+		return err
+	}
+	found.Identity, found.ID = identity, identity.ID()
+	found.Tool = curve.Tool{Name: name, Version: version.Version, Commit: version.Revision}
+	found.Client = clientOf(&f.client)
+	found.Workload = curve.Workload{Hash: load.hash(), Seed: load.seed, Flags: strings.Join(os.Args[1:], " ")}
+	found.Started, found.Finished = c.started.UTC(), time.Now().UTC()
+	found.Notes = append(slices.Concat(c.facts.Notes, load.notes, target.Notes()), found.Notes...)
+	found.Coverage = curve.Cover(found)
+	if c.runner.Records != nil {
+		err = errors.Join(err, c.runner.Records.Close())
+	}
+	if err != nil {
+		return f.unfinished(found, err, out)
+	}
+	return f.deliver(found, out)
+}
+
+// engineIdentity is what the curve will say that it was measured on. An engine
+// without metrics is known by the flags alone.
+func (f *probeFlags) engineIdentity(ctx context.Context, c *connection, load *load) (curve.Identity, error) {
+	identity, err := readIdentity(ctx, f.engine, &gpuFlags{nvml: f.gpuMode, devices: f.gpus}, f.knee.identity.overrides)
+	if err == nil || ctx.Err() != nil {
+		return identity, err
+	}
+	load.notes = append(load.notes, fmt.Sprintf("the engine's identity could not be read and rests on --identity: %v", err))
+	identity = curve.Identity{Model: c.facts.Model, MaxModelLen: c.facts.MaxModelLen}
+	if err := f.knee.identity.apply(&identity); err != nil {
+		return identity, usageError{err}
+	}
+	return identity, nil
+}
+
+// campaign is what is searched for.
+func (f *probeFlags) campaign(c *connection, load *load, identity curve.Identity) (*knee.Campaign, error) {
+	bounds := workload.TokenBounds(max(c.facts.MaxModelLen, 1<<15))
+	if c.facts.MaxModelLen > 0 {
+		bounds = workload.TokenBounds(c.facts.MaxModelLen)
+	}
+	campaign := &knee.Campaign{
+		Classes: load.classes, SLO: load.slo, Mode: f.knee.mode(), Burstiness: f.load.burstiness, Mix: f.knee.mix,
+		ColdStart: f.knee.coldStart, LengthBounds: bounds, MaxRate: f.load.maxRate, PeakReserve: f.knee.reserve, Seed: load.seed,
+		Limits: knee.Limits{
+			MaxNumSeqs: identity.MaxNumSeqs, MaxNumBatchedTokens: identity.MaxNumBatchedTokens,
+			KVTokens: identity.KVTokens, MaxModelLen: c.facts.MaxModelLen,
+		},
+		Report: say,
+	}
+	if load.trace == nil {
+		return campaign, nil
+	}
+	replay := load.replay(c.facts, load.content)
+	replay.Classes = slices.DeleteFunc(slices.Clone(load.classes), func(c workload.Class) bool { return c.Match == nil })
+	campaign.Replay = &replay
+	campaign.ReplayName = fmt.Sprintf("%s sha256:%s", filepath.Base(f.load.traceFile), load.traceSum)
+	load.notes = append(load.notes, replay.Notes()...)
+	return campaign, nil
+}
+
+// resumable runs the campaign with its journal, where there is one.
+func (f *probeFlags) resumable(ctx context.Context, campaign *knee.Campaign, load *load, identity curve.Identity) (*curve.Curve, error) {
+	if f.knee.curve == "" {
+		return campaign.Run(ctx)
+	}
+	if !f.knee.resume {
+		if err := os.Remove(f.knee.partial()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("removing an earlier run's measurements: %w", err)
+		}
+	}
+	journal, err := knee.OpenJournal(f.knee.partial(), f.journalHeader(load, identity), campaign.Engine)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	campaign.Engine = journal
+	found, err := campaign.Run(ctx)
+	return found, errors.Join(err, journal.Close())
+}
+
+// journalHeader names what a search is of. One that goes on with another's
+// measurements must be of the same.
+func (f *probeFlags) journalHeader(load *load, identity curve.Identity) knee.JournalHeader {
+	h := knee.JournalHeader{Fields: map[string]string{
+		"engine":     identity.ID(),
+		"workload":   load.hash(),
+		"seed":       strconv.FormatUint(load.seed, 10),
+		"mode":       string(f.knee.mode()),
+		"slo":        fmt.Sprint(load.slo),
+		"burstiness": f.load.burstiness.String(),
+		"mix":        strconv.FormatBool(f.knee.mix),
+		"cold-start": strconv.FormatBool(f.knee.coldStart),
+		"max-rate":   fmt.Sprint(f.load.maxRate),
+	}}
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(h.Fields)) {
+		fmt.Fprintf(sum, "%s=%s\n", name, h.Fields[name])
+	}
+	h.Config = fmt.Sprintf("%x", sum.Sum(nil))
+	return h
+}
+
+// earlierSeed is the seed of the search that --resume goes on with.
+func (f *kneeFlags) earlierSeed() (uint64, error) {
+	file, err := os.Open(f.partial())
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("--resume: there is no %s: leave the flag out to begin anew", f.partial())
+	}
+	if err != nil {
+		return 0, fmt.Errorf("--resume: %w", err)
+	}
+	defer file.Close()
+	var h knee.JournalHeader
+	if err := json.NewDecoder(io.LimitReader(file, 1<<20)).Decode(&h); err != nil {
+		return 0, fmt.Errorf("--resume: %s is no journal of a search: %w", f.partial(), err)
+	}
+	seed, err := strconv.ParseUint(h.Fields["seed"], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("--resume: %s has no seed: %w", f.partial(), err)
+	}
+	return seed, nil
+}
+
+// unfinished prints what is known of a search that ended early, and how to go on.
+func (f *probeFlags) unfinished(found *curve.Curve, err error, out io.Writer) error {
+	for _, line := range report.Verdicts(found) {
+		fmt.Fprintln(out, line)
+	}
+	how := "; with --out.curve it could be continued"
+	if f.knee.curve != "" {
+		how = fmt.Sprintf("; what was measured is in %s: the same command with --resume goes on from there", f.knee.partial())
+	}
+	text := oneLine(err)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		text = "the search was ended early and no curve is written"
+	}
+	failure := errors.New(text + how)
+	if errors.Is(err, knee.ErrHarm) {
+		return safetyError{failure}
+	}
+	return failure
+}
+
+// deliver writes the curve and everything made of it.
+func (f *probeFlags) deliver(found *curve.Curve, out io.Writer) error {
+	if f.knee.update {
+		updated, err := f.updated(found)
+		if err != nil {
+			return err
+		}
+		found = updated
+	}
+	var err error
+	for _, file := range []struct {
+		path  string
+		write func(io.Writer) error
+	}{
+		{f.knee.curve, found.Encode},
+		{f.results, found.Encode},
+		{f.summary, func(w io.Writer) error { return report.Markdown(w, found) }},
+		{f.knee.report, func(w io.Writer) error { return report.HTML(w, found) }},
+	} {
+		if file.path != "" {
+			err = errors.Join(err, writeOutput(file.path, f.force || f.knee.update && file.path == f.knee.curve, file.write))
+		}
+	}
+	if err == nil && f.knee.curve != "" {
+		err = os.Remove(f.knee.partial())
+	}
+	switch f.output {
+	case "json":
+		err = errors.Join(err, found.Encode(out))
+	case "markdown":
+		err = errors.Join(err, report.Markdown(out, found))
+	default:
+		width, ok := terminalWidth(os.Stdout)
+		if !ok {
+			width = pipeWidth
+		}
+		err = errors.Join(err, report.Terminal(out, found, width))
+	}
+	if err != nil {
+		return asFailure(err)
+	}
+	return unsafe(found)
+}
+
+// updated is the curve that is there already with what was found added.
+func (f *probeFlags) updated(found *curve.Curve) (*curve.Curve, error) {
+	stored, err := curve.ReadFile(f.knee.curve)
+	if errors.Is(err, os.ErrNotExist) {
+		return found, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--update: %w; what was found is in %s", err, f.knee.partial())
+	}
+	band := 0.0
+	if found.AA != nil && found.AA.Band.Known() {
+		band = float64(found.AA.Band)
+	}
+	updated, changes, err := curve.Update(stored, found, band)
+	if err != nil {
+		return nil, fmt.Errorf("--update: %w; what was found is in %s", err, f.knee.partial())
+	}
+	for _, c := range changes {
+		say(c.String())
+	}
+	return updated, nil
+}
+
+// unsafe is the error of a curve that has a study without a safe rate.
+func unsafe(c *curve.Curve) error {
+	var without []string
+	note := func(name string, s *curve.Study) {
+		if !s.SafeRate.Known() {
+			without = append(without, fmt.Sprintf("%s, %s: %s", name, s.Arrivals.Process, s.Reason))
+		}
+	}
+	for i := range c.Classes {
+		for k := range c.Classes[i].Studies {
+			note("class "+c.Classes[i].Name, &c.Classes[i].Studies[k])
+		}
+	}
+	for i := range c.Mixes {
+		note(c.Mixes[i].Name, &c.Mixes[i].Study)
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	return errors.New("no safe rate for " + strings.Join(without, "; "))
+}
+
+// clientOf describes this machine and how requests are asked for.
+func clientOf(c *probe.ClientConfig) curve.Client {
+	host, _ := os.Hostname() // for a person only
+	dialect := "texts"
+	if c.Dialect.PromptIDs {
+		dialect = "token ids"
+	}
+	return curve.Client{Host: host, OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0), Dialect: "prompts as " + dialect}
+}
+
+// shownEngine shows a load's progress while it runs.
+type shownEngine struct {
+	engine   knee.Engine
+	progress *probe.Progress
+	loads    int
+}
+
+func (e *shownEngine) Run(ctx context.Context, l *knee.Load, m knee.Monitor) (*knee.Observation, error) {
+	e.loads++
+	defer showProgress(ctx, e.progress, e.loads)()
+	return e.engine.Run(ctx, l, m)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
+	"headroom_exporter/probe/knee"
+)
+
+// TestProbeKneeUsage: what is wrong with a search is said before anything is sent.
+func TestProbeKneeUsage(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.json")
+	if err := os.WriteFile(left+".partial", []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := "--engine.url=http://127.0.0.1:1"
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a curve of one load", []string{"--rate=1", "--out.curve=" + filepath.Join(dir, "c.json")}, "--rate"},
+		{"a soak of one load", []string{"--rate=1", "--quick"}, "--quick is for the search of the knee"},
+		{"a preset of one load", []string{"--concurrency=1", "--slo.preset=llama2-70b"}, "--slo.preset is for the search"},
+		{"quick and release", []string{"--quick", "--release"}, "exclude each other"},
+		{"requests of a search", []string{"--requests=5"}, "--requests"},
+		{"an unknown preset", []string{"--slo.preset=gpt"}, "want one of"},
+		{"two sorts of bounds", []string{"--slo.preset=llama2-70b", "--slo=ttft:p99:1s"}, "exclude each other"},
+		{"all of it in reserve", []string{"--peak-reserve=1"}, "--peak-reserve"},
+		{"a mix of one", []string{"--mix"}, "two classes"},
+		{"resuming nothing", []string{"--resume", "--out.curve=" + filepath.Join(dir, "none.json")}, "there is no"},
+		{"resuming without a file", []string{"--resume"}, "need --out.curve"},
+		{"what another run left", []string{"--out.curve=" + left}, "--resume to go on"},
+		{"an identity that is none", []string{nowhere, "--identity=colour=red", "--gpu.nvml=off"}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			status, out, errOut := probed(t, test.args...)
+			if test.want == "" {
+				if status == exitOK {
+					t.Errorf("status 0:\n%s\n%s", out, errOut)
+				}
+				return
+			}
+			if status != exitUsage || !strings.Contains(errOut, test.want) || strings.Count(errOut, "\n") != 1 {
+				t.Errorf("status %d, want %d and one line with %q:\n%s", status, exitUsage, test.want, errOut)
+			}
+		})
+	}
+}
+
+func TestProbeKneeDefaultSLO(t *testing.T) {
+	slos := func(args loadFlags, f kneeFlags) []capacity.SLO {
+		t.Helper()
+		args.trace, args.arrivals, args.traceSpeed, args.tracePeak = &traceFlags{}, "poisson", 1, 1
+		l, err := args.resolve(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.validate(l); err != nil {
+			t.Fatal(err)
+		}
+		return l.slo
+	}
+	if got := slos(loadFlags{}, kneeFlags{}); len(got) != 2 || got[0].String() != "ttft:p99:800ms" || got[1].String() != "e2e:p99:12s" {
+		t.Errorf("without a bound: %v", got)
+	}
+	if got := slos(loadFlags{classes: []string{"c:prompt=10,output=10,slo=itl:p95:50ms"}}, kneeFlags{}); len(got) != 0 {
+		t.Errorf("every class has bounds of its own, and the run has %v", got)
+	}
+	if got := slos(loadFlags{}, kneeFlags{preset: "llama3.1-8b-interactive"}); len(got) != 2 || got[1].String() != "tpot:p99:30ms" {
+		t.Errorf("a preset: %v", got)
+	}
+}
+
+// TestJournalHeader: every flag that changes what is searched for keeps a
+// search from going on with another's measurements.
+func TestJournalHeader(t *testing.T) {
+	base := func() (*probeFlags, *load, curve.Identity) {
+		return &probeFlags{}, &load{seed: 7, slo: capacity.DefaultSLO()}, curve.Identity{Model: "m", MaxNumSeqs: 8}
+	}
+	f, l, id := base()
+	want := f.journalHeader(l, id)
+	if again := f.journalHeader(l, id); again.Config != want.Config {
+		t.Fatal("the same search has two names")
+	}
+	for name, change := range map[string]func(*probeFlags, *load, *curve.Identity){
+		"seed":       func(_ *probeFlags, l *load, _ *curve.Identity) { l.seed++ },
+		"slo":        func(_ *probeFlags, l *load, _ *curve.Identity) { l.slo = l.slo[:1] },
+		"mode":       func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.quick = true },
+		"mix":        func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.mix = true },
+		"burstiness": func(f *probeFlags, _ *load, _ *curve.Identity) { f.load.burstiness = numbers{0.5} },
+		"engine":     func(_ *probeFlags, _ *load, id *curve.Identity) { id.MaxNumSeqs = 4 },
+	} {
+		f, l, id := base()
+		change(f, l, &id)
+		got := f.journalHeader(l, id)
+		if got.Config == want.Config || got.Fields[name] == want.Fields[name] {
+			t.Errorf("another %s: the journal does not tell", name)
+		}
+	}
+	if got := (&kneeFlags{quick: true}).mode(); got != knee.Quick {
+		t.Errorf("--quick is %v", got)
+	}
+}
