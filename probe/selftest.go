@@ -50,14 +50,27 @@ type Accuracy struct {
 	CPUShare    float64 `json:"cpu_share"`
 	LagP50      float64 `json:"lag_p50_s"`
 	LagP99      float64 `json:"lag_p99_s"`
-	// TTFT biases are the client's quantile less the server's own, which it
-	// takes from the request's last byte read to the first token written.
-	TTFTBiasP50 float64 `json:"ttft_bias_p50_s"`
-	TTFTBiasP99 float64 `json:"ttft_bias_p99_s"`
-	// ServerLateP99 is how late the server itself was.
+	// Biases are the client's quantiles less the server's own. TTFT and E2E
+	// begin at the schedule and so hold the lag; TTFTSent begins at the first
+	// byte sent, as the server's begins when the request arrives.
+	TTFT     Bias `json:"ttft_bias_s"`
+	TTFTSent Bias `json:"ttft_sent_bias_s"`
+	ITL      Bias `json:"itl_bias_s"`
+	TPOT     Bias `json:"tpot_bias_s"`
+	E2E      Bias `json:"e2e_bias_s"`
+	// ServerLateP99 is how late the server itself was with the first token.
 	ServerLateP99 float64 `json:"server_late_p99_s"`
-	TPOTBiasP50   float64 `json:"tpot_bias_p50_s"`
-	TPOTBiasP99   float64 `json:"tpot_bias_p99_s"`
+}
+
+// Bias is a difference of two quantiles, in seconds.
+type Bias struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
+// bias is what the client says less what the server did.
+func bias(s Summary, truth nullserver.Quantiles) Bias {
+	return Bias{P50: float64(s.P50) - truth.P50, P99: orMax(s) - truth.P99}
 }
 
 // The timing of the self-test's server where it is paced, and how long the
@@ -286,9 +299,9 @@ func (t *selfTest) accuracy(ctx context.Context, rate float64, a *Accuracy) erro
 		RequestRate: float64(r.OfferedRate), EventRate: float64(r.OfferedRate) * pacedTokens,
 		CPUShare: float64(r.Self.CPUShare),
 		LagP50:   float64(r.ScheduleLag.P50), LagP99: orMax(r.ScheduleLag),
-		TTFTBiasP50: float64(all.TTFT.P50) - truth.TTFTP50, TTFTBiasP99: orMax(all.TTFT) - truth.TTFTP99,
-		ServerLateP99: truth.TTFTP99 - selfTestTTFT.Seconds(),
-		TPOTBiasP50:   float64(all.TPOT.P50) - selfTestITL.Seconds(), TPOTBiasP99: orMax(all.TPOT) - selfTestITL.Seconds(),
+		TTFT: bias(all.TTFT, truth.TTFT), TTFTSent: bias(all.TTFTSent, truth.TTFT),
+		ITL: bias(all.ITL, truth.ITL), TPOT: bias(all.TPOT, truth.TPOT), E2E: bias(all.E2E, truth.E2E),
+		ServerLateP99: truth.TTFT.P99 - selfTestTTFT.Seconds(),
 	}
 	return nil
 }

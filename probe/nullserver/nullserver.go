@@ -35,16 +35,24 @@ type Config struct {
 type Stats struct {
 	Requests int `json:"requests"`
 	Events   int `json:"events"`
-	// TTFT quantiles of what really happened, in seconds: from the arrival of
-	// the request's last byte to the write of the first token.
-	TTFTMean float64 `json:"ttft_mean"`
-	TTFTP50  float64 `json:"ttft_p50"`
-	TTFTP99  float64 `json:"ttft_p99"`
+	// What really happened: TTFT and E2E are from the arrival of the request's
+	// last byte to the write of the first and of the last token, ITL from one
+	// write to the next, TPOT its mean over a request.
+	TTFT Quantiles `json:"ttft"`
+	ITL  Quantiles `json:"itl"`
+	TPOT Quantiles `json:"tpot"`
+	E2E  Quantiles `json:"e2e"`
 	// First and Last request, in seconds since the server began.
 	First float64 `json:"first"`
 	Last  float64 `json:"last"`
 	// Gaps: coefficient of variation of the times between requests.
 	GapCV float64 `json:"gap_cv"`
+}
+
+// Quantiles of a time in seconds by nearest rank; 0 without any.
+type Quantiles struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
 }
 
 // Server is a null server. It is made by New.
@@ -55,9 +63,10 @@ type Server struct {
 	began  time.Time
 
 	mu       sync.Mutex
-	ttfts    []float64
 	arrivals []float64
 	events   int
+	// Times of what was answered, in seconds.
+	ttfts, itls, tpots, e2es []float64
 	// conns that are open, to be closed at the end.
 	conns map[net.Conn]struct{}
 }
@@ -207,6 +216,8 @@ func (s *Server) complete(c *arrival.Conn, body []byte) error {
 
 	buffer := append(make([]byte, 0, 512), s.head...)
 	due := received.Add(config.TTFT)
+	var first, last time.Duration
+	var gaps []float64
 	for sent := 0; sent < tokens; {
 		if wait := time.Until(due); wait > 0 {
 			time.Sleep(wait)
@@ -215,7 +226,7 @@ func (s *Server) complete(c *arrival.Conn, body []byte) error {
 		for range n {
 			buffer = append(buffer, s.chunk...)
 		}
-		first := sent == 0
+		begun := sent > 0
 		if sent += n; sent == tokens {
 			buffer = append(buffer, httpChunk(string(tail))...)
 			buffer = append(buffer, "0\r\n\r\n"...)
@@ -224,17 +235,25 @@ func (s *Server) complete(c *arrival.Conn, body []byte) error {
 		if _, err := c.Write(buffer); err != nil {
 			return err
 		}
-		if first {
-			s.mu.Lock()
-			s.ttfts = append(s.ttfts, wrote.Seconds())
-			s.mu.Unlock()
+		switch {
+		case !begun:
+			first = wrote
+		case config.ITL > 0:
+			gaps = append(gaps, (wrote - last).Seconds())
 		}
+		last = wrote
 		buffer = buffer[:0]
 		due = due.Add(config.ITL)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.events += tokens
-	s.mu.Unlock()
+	s.ttfts = append(s.ttfts, first.Seconds())
+	s.e2es = append(s.e2es, last.Seconds())
+	if len(gaps) > 0 {
+		s.itls = append(s.itls, gaps...)
+		s.tpots = append(s.tpots, (last-first).Seconds()/float64(tokens-min(batch, tokens)))
+	}
 	return nil
 }
 
@@ -273,15 +292,20 @@ func (s *Server) take() Stats {
 		slices.Sort(s.arrivals)
 		st.GapCV = gapCV(s.arrivals)
 	}
-	if n := len(s.ttfts); n > 0 {
-		slices.Sort(s.ttfts)
-		for _, t := range s.ttfts {
-			st.TTFTMean += t / float64(n)
-		}
-		st.TTFTP50, st.TTFTP99 = s.ttfts[(n-1)/2], s.ttfts[(n*99+99)/100-1]
-	}
-	s.ttfts, s.arrivals, s.events = s.ttfts[:0], s.arrivals[:0], 0
+	st.TTFT, st.ITL, st.TPOT, st.E2E = quantiles(s.ttfts), quantiles(s.itls), quantiles(s.tpots), quantiles(s.e2es)
+	s.ttfts, s.itls, s.tpots, s.e2es = s.ttfts[:0], s.itls[:0], s.tpots[:0], s.e2es[:0]
+	s.arrivals, s.events = s.arrivals[:0], 0
 	return st
+}
+
+// quantiles sorts the values.
+func quantiles(values []float64) Quantiles {
+	n := len(values)
+	if n == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(values)
+	return Quantiles{P50: values[(n-1)/2], P99: values[(n*99+99)/100-1]}
 }
 
 // gapCV is the standard deviation of the gaps over their mean; 0 when there are too few.

@@ -87,7 +87,8 @@ func TestTiming(t *testing.T) {
 		if err := json.NewDecoder(send("GET", StatsPath, "").Body).Decode(&seen); err != nil {
 			t.Fatal(err)
 		}
-		if seen.Requests != 2 || seen.Events != 10 || seen.TTFTP50 != 0.2 || seen.TTFTP99 != 0.2 {
+		if seen.Requests != 2 || seen.Events != 10 || seen.TTFT != (Quantiles{0.2, 0.2}) || seen.E2E != (Quantiles{0.28, 0.28}) ||
+			seen.ITL != (Quantiles{0.02, 0.02}) || seen.TPOT != (Quantiles{0.02, 0.02}) {
 			t.Errorf("%+v", seen)
 		}
 		io.Copy(io.Discard, send("POST", ConfigPath, `{"ttft_ns":0,"itl_ns":0,"events_per_write":4}`).Body)
