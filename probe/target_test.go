@@ -282,3 +282,38 @@ func TestTargetWithoutMetrics(t *testing.T) {
 		}
 	})
 }
+
+// TestTargetCapped: what a cap holds back is told, and counts from when it was due.
+func TestTargetCapped(t *testing.T) {
+	virtual(t, ClientConfig{}, fixed(time.Second, 0), func(t *testing.T, ctx context.Context, r *rig) {
+		facts := &Facts{Vocabulary: workload.SafeVocabulary(0), Dialect: r.client.config.Dialect}
+		target := NewTarget(TargetConfig{Runner: r.runner(), Facts: facts, MaxInflight: 2, Drain: 10 * time.Second})
+		m := &monitor{}
+		// Two places of a second each serve 2 of 5 requests a second.
+		o, err := target.Run(ctx, &knee.Load{
+			Name: "p1", Traffic: chatTraffic(t, "ttft:p99:1500ms"), Steps: []knee.Step{{Rate: 5, Duration: 10 * time.Second}}, Seed: 1,
+		}, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, late := len(o.Requests), 0
+		for _, q := range o.Requests {
+			late += int(q.Over[0])
+		}
+		last := m.samples[len(m.samples)-1]
+		if r.most != 2 || n < 25 || late < n*3/4 || o.Point.Client.Capped == 0 {
+			t.Errorf("%d at once, %d requests, %d late, %d held back", r.most, n, late, o.Point.Client.Capped)
+		}
+		for _, s := range m.samples {
+			if s.At > 1 && s.At < 10 && math.Abs(float64(s.Unsent)-3*s.At) > 3*3+4 {
+				t.Errorf("at %v s %d of %d due are not sent", s.At, s.Unsent, s.Due)
+			}
+		}
+		if last.Due > n || last.Due < n-5 {
+			t.Errorf("%d were due, %d count", last.Due, n)
+		}
+		if i := slices.IndexFunc(o.Point.Gates, func(g curve.Gate) bool { return g.Name == "cap" }); i < 0 || o.Point.Gates[i].Kind != curve.GateRisk {
+			t.Errorf("gates %+v", o.Point.Gates)
+		}
+	})
+}
