@@ -110,9 +110,11 @@ func FitStepTime(points []StepPoint) (*StepTime, error) {
 	if len(points) <= stepCosts {
 		return nil, fmt.Errorf("%w: %d points for %d costs, want more points", ErrStepTime, len(points), stepCosts)
 	}
-	shapes := map[string]bool{}
+	var shapes []string
 	for _, p := range points {
-		shapes[p.Shape] = true
+		if !slices.Contains(shapes, p.Shape) {
+			shapes = append(shapes, p.Shape)
+		}
 	}
 	m := &StepTime{Shapes: len(shapes)}
 	var rank int
@@ -182,9 +184,9 @@ func stepCoefficients(points []StepPoint) (c [stepCosts]float64) {
 // unseenError leaves out one shape after another and is the mean relative
 // error, over all points, of the fit to the others; NaN when some of these
 // fits has no single solution.
-func unseenError(points []StepPoint, shapes map[string]bool) float64 {
+func unseenError(points []StepPoint, shapes []string) float64 {
 	sum := 0.0
-	for shape := range shapes {
+	for _, shape := range shapes {
 		of := func(p StepPoint) bool { return p.Shape == shape }
 		others := slices.DeleteFunc(slices.Clone(points), of)
 		if condition, _ := stepCondition(others); !(condition <= StepConditionLimit) {
