@@ -21,16 +21,16 @@ type HarmError struct {
 	InFlight int
 	// Drained is when the last of them had ended; below 0 when there was none.
 	Drained float64
-	// Recovered is when the engine was as idle as before; NaN when it was not seen so within 10 s.
+	// Recovered is when nothing waited in the engine any more; NaN when that was not seen within 10 s.
 	Recovered float64
 
 	noticed time.Duration
 }
 
 func (e *HarmError) Error() string {
-	after := "the engine was not seen to recover within " + recoverWithin.String()
+	after := fmt.Sprintf("its queue was not seen to empty within %s", recoverWithin)
 	if !math.IsNaN(e.Recovered) {
-		after = fmt.Sprintf("the engine had recovered after %.1f s", e.Recovered)
+		after = fmt.Sprintf("its queue was empty after %.1f s", e.Recovered)
 	}
 	return fmt.Sprintf("%v: load %s: %s; %d requests were cancelled within %.1f s, and %s",
 		knee.ErrHarm, e.Load, e.Evidence, e.InFlight, max(e.Drained, 0), after)

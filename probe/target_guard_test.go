@@ -282,7 +282,7 @@ func TestHarmAbort(t *testing.T) {
 			t.Errorf("the second late answer began at %.3f s, which was noticed at %.3f s", second, noticed)
 		}
 		t.Logf("%s: %s", harm.Reason, harm.Evidence)
-		t.Logf("since the load's start: late answers to others at %.3f and %.3f s; noticed at %.3f s; last request sent at %.3f s; last of %d cancelled at %.3f s; engine as before at %.3f s",
+		t.Logf("since the load's start: late answers to others at %.3f and %.3f s; noticed at %.3f s; last request sent at %.3f s; last of %d cancelled at %.3f s; queue seen empty at %.3f s",
 			first, second, noticed, log.last, harm.InFlight, log.lastEnd, noticed+harm.Recovered)
 	})
 }

@@ -93,7 +93,7 @@ func (t *Target) Begin(ctx context.Context) error {
 	}
 	if before.others() {
 		if !t.config.AllowShared {
-			return fmt.Errorf("%w: with nothing of the probe on it, it had up to %s and began %s answers in %s; wait until it is free, or allow sharing",
+			return fmt.Errorf("%w: with nothing of the probe on it, it had up to %s and began %s answers in %s; wait until it is free, or give --allow-shared",
 				knee.ErrBusy, before, number(Value(before.begun), 0), beginFor-beginGrace)
 		}
 		t.note("others use the engine: up to %s before the first load", before)
@@ -162,7 +162,8 @@ func (i *idleness) busier(o *engine.Observation) string {
 // recoverWithin is how long an engine is watched after a load was aborted.
 const recoverWithin = 10 * time.Second
 
-// recovered watches how an engine comes back after its load was aborted.
+// recovered watches until nothing waits in an engine whose load was aborted,
+// but for what did before.
 func (t *Target) recovered(ctx context.Context, f *following) {
 	h := f.harm
 	h.Drained = (f.lastEnd - h.noticed).Seconds()
@@ -174,7 +175,8 @@ func (t *Target) recovered(ctx context.Context, f *following) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverWithin)
 	defer cancel()
 	for ctx.Err() == nil {
-		if o := t.read(ctx); t.before.busier(&o) == "" {
+		o := t.read(ctx)
+		if gaugesOf(&o).waiting <= t.before.waiting {
 			h.Recovered = (t.config.Runner.Client.now() - h.noticed).Seconds()
 			return
 		}

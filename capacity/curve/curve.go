@@ -410,7 +410,8 @@ const (
 
 // Gate is one thing a point must keep, with the evidence.
 type Gate struct {
-	// Name is slo, success, queue_growth, waiting, preemptions, kv_usage, client, prefix_cache_hits or length.
+	// Name is slo, success, queue_growth, waiting, preemptions, kv_usage, client, prefix_cache_hits or
+	// length; of what is noted only also stall, cap, foreign_traffic or ttft_cross_check.
 	Name  string        `json:"name"`
 	Kind  GateKind      `json:"kind"`
 	Class string        `json:"class,omitempty"`
