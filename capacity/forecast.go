@@ -42,8 +42,9 @@ type Forecast struct {
 // newest last; it looks at the last 30. NaN is a minute that is not known: of
 // the 30, 20 must be known, and of the last 5, 3.
 //
-// The trend is damped because, on public traces, any straight line 15 minutes
-// ahead is worse than no change (see ForecastSkill).
+// The trend is damped because a line drawn on through a quarter of an hour is
+// mostly worse than no change on public traces, and even so it may be: see
+// ForecastSkill.
 func NewForecast(minutes []float64) Forecast {
 	minutes = minutes[max(0, len(minutes)-ForecastMinutes):]
 	var at, known []float64
