@@ -238,47 +238,6 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
-	for _, test := range []struct {
-		most  float64
-		n     int
-		ticks []float64
-	}{
-		{27.8, 6, []float64{0, 5, 10, 15, 20, 25, 30}},
-		{100, 5, []float64{0, 20, 40, 60, 80, 100}},
-		{0, 5, []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
-	} {
-		ticks, top := linearTicks(test.most, test.n)
-		if len(ticks) != len(test.ticks) || math.Abs(top-test.ticks[len(test.ticks)-1]) > 1e-9 {
-			t.Errorf("to %g: %v, want %v", test.most, ticks, test.ticks)
-			continue
-		}
-		for i := range ticks {
-			if math.Abs(ticks[i]-test.ticks[i]) > 1e-9 {
-				t.Errorf("to %g: %v, want %v", test.most, ticks, test.ticks)
-			}
-		}
-	}
-	for _, test := range []struct {
-		from, to float64
-		want     int
-	}{{0.02, 1, 6}, {5.2, 19, 4}, {0.001, 1, 4}, {1e-12, 1e12, 9}, {0, 1, 0}, {1, 1, 0}, {1, math.Inf(1), 0}, {math.NaN(), 1, 0}} {
-		if ticks := logTicks(test.from, test.to); len(ticks) != test.want {
-			t.Errorf("from %g to %g: %v, want %d ticks", test.from, test.to, ticks, test.want)
-		}
-	}
-}
-
-// What is not known breaks a line, and is never drawn at 0.
-func TestGapsInALine(t *testing.T) {
-	d := newDrawing(100, 100, margins{}, "")
-	d.path([]xy{{1, 1}, {2, 2}, {3, math.NaN()}, {4, 4}, {5, 5}}, "line")
-	d.mark(xy{3, math.NaN()}, markDisc, "", "")
-	if got, want := string(d.done()), `d="M1 1L2 2M4 4L5 5"`; !strings.Contains(got, want) || strings.Contains(got, "circle") {
-		t.Errorf("%s, want %s and no mark", got, want)
-	}
-}
-
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }

@@ -11,6 +11,7 @@ import (
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
+	"headroom_exporter/plot"
 )
 
 //go:embed page.html
@@ -222,18 +223,17 @@ func zoneBar(k *curve.Knee, most float64) template.HTML {
 		return ""
 	}
 	const width, height = 130.0, 14.0
-	x := axis{from: 0, to: most * 1.15, start: 0, end: width}
-	d := &drawing{width: width, height: height}
-	fmt.Fprintf(&d.b, `<svg viewBox="0 0 %g %g" class="zonebar" role="img" aria-label="zones: %s">`, width, height, zonesText(k))
+	x := plot.Axis{From: 0, To: most * 1.15, Start: 0, End: width}
+	d := plot.New(plot.Frame{Width: width, Height: height, Class: "zonebar"}, "zones: "+zonesText(k))
 	from := 0.0
 	if known(k.Watermark) {
-		d.rect(0, 2, x.at(float64(k.Watermark)), height-4, "fill stable", "stable up to "+rate(k.Watermark))
+		d.Rect(0, 2, x.At(float64(k.Watermark)), height-4, "fill stable", "stable up to "+rate(k.Watermark))
 		from = float64(k.Watermark)
 	}
-	d.rect(x.at(from), 2, x.at(float64(k.Rate))-x.at(from), height-4, "fill risk", "risk up to "+rate(k.Rate))
-	d.rect(x.at(float64(k.Rate)), 2, width-x.at(float64(k.Rate)), height-4, "fill unstable", "unstable above")
-	d.line(x.at(float64(k.Rate)), 0, x.at(float64(k.Rate)), height, "upright knee")
-	return d.done()
+	d.Rect(x.At(from), 2, x.At(float64(k.Rate))-x.At(from), height-4, "fill risk", "risk up to "+rate(k.Rate))
+	d.Rect(x.At(float64(k.Rate)), 2, width-x.At(float64(k.Rate)), height-4, "fill unstable", "unstable above")
+	d.Line(x.At(float64(k.Rate)), 0, x.At(float64(k.Rate)), height, "upright knee")
+	return d.HTML()
 }
 
 // study is everything about one class or mix under one arrival shape.

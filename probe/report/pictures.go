@@ -10,6 +10,7 @@ import (
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
+	"headroom_exporter/plot"
 )
 
 // The sizes of the pictures in pixels of their own, which the page scales.
@@ -42,8 +43,8 @@ func lineLegend(class, text string) legend {
 	return legend{template.HTML(`<svg viewBox="0 0 26 8" class="sample"><path d="M0 4L26 4" class="` + class + `"/></svg>`), text}
 }
 
-func markLegend(m mark, text string) legend {
-	return legend{template.HTML(`<svg viewBox="-7 -7 14 14" class="sample small"><g class="total">` + m.shape() + `</g></svg>`), text}
+func markLegend(m plot.Mark, text string) legend {
+	return legend{template.HTML(`<svg viewBox="-7 -7 14 14" class="sample small"><g class="total">` + string(m.HTML()) + `</g></svg>`), text}
 }
 
 func fillLegend(class, text string) legend {
@@ -90,29 +91,29 @@ func placed(s *curve.Study) []*curve.Point {
 }
 
 // markOf shows how a point ended.
-func markOf(p *curve.Point) mark {
+func markOf(p *curve.Point) plot.Mark {
 	switch {
 	case p.Stopped != "":
-		return markStopped
+		return plot.Triangle
 	case p.Passed == nil || len(p.Faults) > 0:
-		return markRing
+		return plot.Ring
 	case !*p.Passed:
-		return markCross
+		return plot.Cross
 	case p.Purpose == curve.PurposeSoak:
-		return markSoak
+		return plot.Diamond
 	}
-	return markDisc
+	return plot.Disc
 }
 
 // symbolOf is markOf where there are shapes enough to tell points that cannot
 // be used, and soaks, from others that are not decided.
-func symbolOf(p *curve.Point) mark {
+func symbolOf(p *curve.Point) plot.Mark {
 	m := markOf(p)
 	switch {
-	case m == markRing && len(p.Faults) > 0:
-		return markVoid
-	case m == markRing && p.Purpose == curve.PurposeSoak:
-		return markOpen
+	case m == plot.Ring && len(p.Faults) > 0:
+		return plot.HollowSquare
+	case m == plot.Ring && p.Purpose == curve.PurposeSoak:
+		return plot.HollowDiamond
 	}
 	return m
 }
@@ -136,9 +137,9 @@ func outcome(p *curve.Point) string {
 func markLegends(points []*curve.Point) []legend {
 	var out []legend
 	for _, m := range []struct {
-		mark
+		mark plot.Mark
 		text string
-	}{{markDisc, "passed"}, {markSoak, "soak, passed"}, {markCross, "failed"}, {markStopped, "stopped early, failed"}, {markRing, "not decided: too few requests to tell"}, {markOpen, "soak, not proven"}, {markVoid, "cannot be used"}} {
+	}{{plot.Disc, "passed"}, {plot.Diamond, "soak, passed"}, {plot.Cross, "failed"}, {plot.Triangle, "stopped early, failed"}, {plot.Ring, "not decided: too few requests to tell"}, {plot.HollowDiamond, "soak, not proven"}, {plot.HollowSquare, "cannot be used"}} {
 		if slices.ContainsFunc(points, func(p *curve.Point) bool { return symbolOf(p) == m.mark }) {
 			out = append(out, markLegend(m.mark, m.text))
 		}
@@ -227,7 +228,7 @@ func notFinite(v float64) bool       { return math.IsNaN(v) || math.IsInf(v, 0) 
 
 // rateAxis holds every rate of a study: from 0 on, or from below the lowest
 // where that would leave more than a third of the picture empty.
-func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float64) {
+func rateAxis(s *curve.Study, points []*curve.Point, d *plot.Drawing) (plot.Axis, []float64) {
 	var all []float64
 	for _, p := range points {
 		all = append(all, float64(p.OfferedRate))
@@ -253,7 +254,7 @@ func rateAxis(s *curve.Study, points []*curve.Point, d *drawing) (axis, []float6
 	if !(to > from) {
 		from, to = 0, most*1.06
 	}
-	return axis{from: from, to: to, start: d.left, end: d.right}, ticksBetween(from, to, int((d.right-d.left)/75))
+	return plot.Axis{From: from, To: to, Start: d.Left, End: d.Right}, plot.TicksBetween(from, to, int((d.Right-d.Left)/75))
 }
 
 func closedLoop(s *curve.Study) bool { return s.Arrivals.Process == "closed_loop" }
@@ -267,23 +268,23 @@ func rateLabel(s *curve.Study) string {
 }
 
 // zones are the bands below the watermark, up to the knee, and above it.
-func (d *drawing) zones(s *curve.Study, x axis, named bool) {
+func zones(d *plot.Drawing, s *curve.Study, x plot.Axis, named bool) {
 	k := s.Knee
 	if k == nil || !known(k.Rate) {
 		return
 	}
-	from := x.from
+	from := x.From
 	for _, z := range []struct {
 		name string
 		to   float64
-	}{{"stable", float64(k.Watermark)}, {"risk", float64(k.Rate)}, {"unstable", x.to}} {
+	}{{"stable", float64(k.Watermark)}, {"risk", float64(k.Rate)}, {"unstable", x.To}} {
 		if notFinite(z.to) || z.to < from {
 			continue
 		}
-		left, width := x.at(from), x.at(z.to)-x.at(from)
-		d.rect(left, d.top, width, d.bottom-d.top, "zone "+z.name, "")
+		left, width := x.At(from), x.At(z.to)-x.At(from)
+		d.Rect(left, d.Top, width, d.Bottom-d.Top, "zone "+z.name, "")
 		if named && width > 7*float64(len(z.name)) {
-			d.text(left+width/2, d.bottom-8, "middle", "zonename "+z.name, z.name)
+			d.Text(left+width/2, d.Bottom-8, "middle", "zonename "+z.name, z.name)
 		}
 		from = z.to
 	}
@@ -291,7 +292,7 @@ func (d *drawing) zones(s *curve.Study, x axis, named bool) {
 
 // landmarks are the upright lines at the watermark, the safe rate and the knee with
 // its interval; the words stand above the plot.
-func (d *drawing) landmarks(s *curve.Study, x axis, named bool) {
+func landmarks(d *plot.Drawing, s *curve.Study, x plot.Axis, named bool) {
 	k := s.Knee
 	var lines []struct {
 		at          curve.Value
@@ -308,7 +309,7 @@ func (d *drawing) landmarks(s *curve.Study, x axis, named bool) {
 	if k != nil {
 		add(k.Rate, "knee", "knee "+interval(k.Rate, k.Low, k.High))
 		if known(k.Low) && known(k.High) {
-			d.rect(x.at(float64(k.Low)), d.top, max(x.at(float64(k.High))-x.at(float64(k.Low)), 1), d.bottom-d.top, "interval", "interval of the knee: "+rate(k.Low)+" to "+rate(k.High)+" requests/s")
+			d.Rect(x.At(float64(k.Low)), d.Top, max(x.At(float64(k.High))-x.At(float64(k.Low)), 1), d.Bottom-d.Top, "interval", "interval of the knee: "+rate(k.Low)+" to "+rate(k.High)+" requests/s")
 		}
 	}
 	add(s.SafeRate, "safe", "safe rate "+rate(s.SafeRate))
@@ -316,17 +317,17 @@ func (d *drawing) landmarks(s *curve.Study, x axis, named bool) {
 		add(k.Watermark, "watermark", "watermark "+rate(k.Watermark))
 	}
 	for i, l := range lines {
-		px, y := x.at(float64(l.at)), d.top
+		px, y := x.At(float64(l.at)), d.Top
 		if named {
 			y = 16 + 16*float64(i)
 			anchor, tx := "end", px-5
-			if px-d.left < 7*float64(len(l.text)) {
+			if px-d.Left < 7*float64(len(l.text)) {
 				anchor, tx = "start", px+5
 			}
-			d.text(tx, y, anchor, "landmark "+l.class+"name", l.text)
+			d.Text(tx, y, anchor, "landmark "+l.class+"name", l.text)
 			y -= 10
 		}
-		d.line(px, y, px, d.bottom, "upright "+l.class)
+		d.Line(px, y, px, d.Bottom, "upright "+l.class)
 	}
 }
 
@@ -366,41 +367,41 @@ func tailPicture(s subject) picture {
 	if drawable == 0 {
 		return picture{}
 	}
-	d := newDrawing(wide, wideHeight, margins{78, 170, 58, 38}, fmt.Sprintf("Tail latencies of %s over the offered rate, on a logarithmic scale. %s", s.Name, landmarkWords(s.Study)))
+	d := plot.New(plot.Frame{Width: wide, Height: wideHeight, Left: 78, Right: 170, Top: 58, Bottom: 38}, fmt.Sprintf("Tail latencies of %s over the offered rate, on a logarithmic scale. %s", s.Name, landmarkWords(s.Study)))
 	x, ticks := rateAxis(s.Study, points, d)
-	y := axis{from: least / 1.6, to: most * 1.6, start: d.bottom, end: d.top, log: true}
-	d.zones(s.Study, x, true)
-	d.yAxis(logTicks(y.from, y.to), y, writeSeconds, "seconds, log scale")
-	d.landmarks(s.Study, x, true)
-	var texts []beside
-	labelled := float64(2*len(s.SLO)*15) <= d.bottom-d.top
+	y := plot.Axis{From: least / 1.6, To: most * 1.6, Start: d.Bottom, End: d.Top, Log: true}
+	zones(d, s.Study, x, true)
+	d.YAxis(plot.LogTicks(y.From, y.To), y, writeSeconds, "seconds, log scale")
+	landmarks(d, s.Study, x, true)
+	var texts []plot.Beside
+	labelled := float64(2*len(s.SLO)*15) <= d.Bottom-d.Top
 	for i, b := range s.SLO {
 		class := colour(i)
-		at := y.at(b.Bound.Seconds())
-		d.line(d.left, at, d.right, at, "slo "+class)
+		at := y.At(b.Bound.Seconds())
+		d.Line(d.Left, at, d.Right, at, "slo "+class)
 		if labelled {
-			texts = append(texts, beside{at, b.name() + " ≤ " + bound(b.SLO), "beside slotext " + class})
+			texts = append(texts, plot.Beside{Y: at, Text: b.name() + " ≤ " + bound(b.SLO), Class: "beside slotext " + class})
 		}
-		var line []xy
+		var line []plot.Point
 		for _, p := range points {
 			v := tail(p, b)
-			place := xy{x.at(float64(p.OfferedRate)), y.at(float64(v))}
+			place := plot.Pt(x.At(float64(p.OfferedRate)), y.At(float64(v)))
 			if p.Purpose != curve.PurposeSoak {
 				line = append(line, place)
 			}
-			d.mark(place, symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s, %s", b.tailName(), rate(p.OfferedRate), seconds(v), outcome(p)))
-			if i := len(texts); !place.gap() && p.Purpose != curve.PurposeSoak {
-				if i > 0 && texts[i-1].class == "beside "+class {
+			d.Mark(place, symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s, %s", b.tailName(), rate(p.OfferedRate), seconds(v), outcome(p)))
+			if i := len(texts); !place.Gap() && p.Purpose != curve.PurposeSoak {
+				if i > 0 && texts[i-1].Class == "beside "+class {
 					texts = texts[:i-1]
 				}
-				texts = append(texts, beside{place.y, b.tailName(), "beside " + class})
+				texts = append(texts, plot.Beside{Y: place.Y, Text: b.tailName(), Class: "beside " + class})
 			}
 		}
-		d.path(line, "line "+class)
+		d.Path(line, "line "+class)
 	}
-	d.column(d.right+8, "start", texts)
-	d.xAxis(ticks, x, write, rateLabel(s.Study))
-	out.Drawing = d.done()
+	d.Column(d.Right+8, "start", texts)
+	d.XAxis(ticks, x, write, rateLabel(s.Study))
+	out.Drawing = d.HTML()
 	return out
 }
 
@@ -441,35 +442,35 @@ func violationPicture(s subject) picture {
 	}
 	floor := budget / 10
 	budgets := map[string]bool{}
-	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, "Share of requests beyond each bound of "+s.Name+" over the offered rate, on a logarithmic scale. "+landmarkWords(s.Study))
+	d := plot.New(plot.Frame{Width: half, Height: halfHeight, Left: 62, Right: 14, Top: 14, Bottom: 38}, "Share of requests beyond each bound of "+s.Name+" over the offered rate, on a logarithmic scale. "+landmarkWords(s.Study))
 	x, ticks := rateAxis(s.Study, points, d)
-	y := axis{from: floor, to: 1, start: d.bottom - 10, end: d.top, log: true}
-	d.zones(s.Study, x, false)
-	d.yAxis(logTicks(floor, 1), y, func(v float64) string {
+	y := plot.Axis{From: floor, To: 1, Start: d.Bottom - 10, End: d.Top, Log: true}
+	zones(d, s.Study, x, false)
+	d.YAxis(plot.LogTicks(floor, 1), y, func(v float64) string {
 		if v <= floor*1.001 {
 			return "≤ " + writePercent(v)
 		}
 		return writePercent(v)
 	}, "share beyond the bound")
-	d.landmarks(s.Study, x, false)
+	landmarks(d, s.Study, x, false)
 	out := picture{Title: "Violations over the offered rate",
 		Caption: "Lines are the published curves, which never fall; marks are the points with their one-sided bounds. How the knee follows is in the table of bounds below."}
 	at := func(fraction float64) float64 {
 		if !(fraction >= 0) {
 			return math.NaN()
 		}
-		return y.at(max(fraction, floor))
+		return y.At(max(fraction, floor))
 	}
 	for i, v := range all {
-		class, before := colour(i), d.b.Len()
+		class, before := colour(i), d.Len()
 		if v.curve != nil {
-			var line []xy
+			var line []plot.Point
 			for k := range min(len(v.curve.Rate), len(v.curve.Fraction)) {
-				if r := v.curve.Rate[k]; r <= x.to {
-					line = append(line, xy{x.at(r), at(v.curve.Fraction[k])})
+				if r := v.curve.Rate[k]; r <= x.To {
+					line = append(line, plot.Pt(x.At(r), at(v.curve.Fraction[k])))
 				}
 			}
-			d.path(line, "line "+class)
+			d.Path(line, "line "+class)
 		}
 		for _, p := range points {
 			for k := range p.Gates {
@@ -477,30 +478,30 @@ func violationPicture(s subject) picture {
 				if g.Name != "slo" || g.SLO == nil || *g.SLO != v.SLO || s.Mix != nil && g.Class != v.Class || !(g.N > 0) {
 					continue
 				}
-				px, fraction := x.at(float64(p.OfferedRate)), g.Violations/g.N
+				px, fraction := x.At(float64(p.OfferedRate)), g.Violations/g.N
 				if known(g.Low) && known(g.High) {
-					d.line(px, at(float64(g.Low)), px, at(float64(g.High)), "whisker "+class)
+					d.Line(px, at(float64(g.Low)), px, at(float64(g.High)), "whisker "+class)
 				}
-				d.mark(xy{px, at(fraction)}, symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
+				d.Mark(plot.Pt(px, at(fraction)), symbolOf(p), class, fmt.Sprintf("%s at %s requests/s: %s of %s, %s (%s to %s)", v.name(), rate(p.OfferedRate), number(curve.Value(g.Violations)), number(curve.Value(g.N)), percent(curve.Value(fraction)), percent(g.Low), percent(g.High)))
 			}
 		}
-		if d.b.Len() == before {
+		if d.Len() == before {
 			continue
 		}
 		drawn = true
 		out.Legend = append(out.Legend, lineLegend("line "+class, v.name()))
 		if text := percent(curve.Value(v.Budget())); !budgets[text] {
 			budgets[text] = true
-			d.line(d.left, at(v.Budget()), d.right, at(v.Budget()), "bound")
-			d.text(d.left+6, at(v.Budget())-5, "start", "over", "budget "+text)
+			d.Line(d.Left, at(v.Budget()), d.Right, at(v.Budget()), "bound")
+			d.Text(d.Left+6, at(v.Budget())-5, "start", "over", "budget "+text)
 		}
 	}
 	if !drawn {
 		return picture{}
 	}
 	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
-	d.xAxis(ticks, x, write, rateLabel(s.Study))
-	out.Drawing = d.done()
+	d.XAxis(ticks, x, write, rateLabel(s.Study))
+	out.Drawing = d.HTML()
 	return out
 }
 
@@ -513,7 +514,7 @@ type valued struct {
 
 // readingPicture is readings over the offered rate on a linear scale. Reference
 // lines go in before the readings.
-func readingPicture(s subject, heading, caption, unit string, readings []valued, most float64, under func(*drawing, axis, axis)) picture {
+func readingPicture(s subject, heading, caption, unit string, readings []valued, most float64, under func(*plot.Drawing, plot.Axis, plot.Axis)) picture {
 	points := placed(s.Study)
 	drawn := 0
 	for _, r := range readings {
@@ -527,33 +528,33 @@ func readingPicture(s subject, heading, caption, unit string, readings []valued,
 	if drawn == 0 {
 		return picture{}
 	}
-	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, heading+" of "+s.Name+". "+landmarkWords(s.Study))
+	d := plot.New(plot.Frame{Width: half, Height: halfHeight, Left: 62, Right: 14, Top: 14, Bottom: 38}, heading+" of "+s.Name+". "+landmarkWords(s.Study))
 	x, xTicks := rateAxis(s.Study, points, d)
-	ticks, top := linearTicks(most*1.02, 5)
-	y := axis{from: 0, to: top, start: d.bottom, end: d.top}
-	d.zones(s.Study, x, false)
-	d.yAxis(ticks, y, write, unit)
-	d.landmarks(s.Study, x, false)
+	ticks, top := plot.LinearTicks(most*1.02, 5)
+	y := plot.Axis{From: 0, To: top, Start: d.Bottom, End: d.Top}
+	zones(d, s.Study, x, false)
+	d.YAxis(ticks, y, write, unit)
+	landmarks(d, s.Study, x, false)
 	if under != nil {
 		under(d, x, y)
 	}
 	out := picture{Title: heading, Caption: caption}
 	for _, r := range readings {
-		var line []xy
+		var line []plot.Point
 		for _, p := range points {
 			v := r.of(p)
-			place := xy{x.at(float64(p.OfferedRate)), y.at(float64(v))}
+			place := plot.Pt(x.At(float64(p.OfferedRate)), y.At(float64(v)))
 			if p.Purpose != curve.PurposeSoak {
 				line = append(line, place)
 			}
-			d.mark(place, symbolOf(p), r.class, fmt.Sprintf("%s at %s requests/s: %s", r.name, rate(p.OfferedRate), number(v)))
+			d.Mark(place, symbolOf(p), r.class, fmt.Sprintf("%s at %s requests/s: %s", r.name, rate(p.OfferedRate), number(v)))
 		}
-		d.path(line, "line "+r.class)
+		d.Path(line, "line "+r.class)
 		out.Legend = append(out.Legend, lineLegend("line "+r.class, r.name))
 	}
 	out.Legend = append(out.Legend, landmarkLegends(s.Study)...)
-	d.xAxis(xTicks, x, write, rateLabel(s.Study))
-	out.Drawing = d.done()
+	d.XAxis(xTicks, x, write, rateLabel(s.Study))
+	out.Drawing = d.HTML()
 	return out
 }
 
@@ -564,11 +565,11 @@ func throughputPicture(s subject) picture {
 	}
 	out := readingPicture(s, "Served over offered", "Below the dotted line less is completed than comes.", "completed requests/s",
 		[]valued{{"completed", colour(0), func(p *curve.Point) curve.Value { return p.CompletedRate }}}, max(0, ceiling),
-		func(d *drawing, x, y axis) {
-			end := min(x.to, y.to)
-			d.line(x.at(x.from), y.at(x.from), x.at(end), y.at(end), "reference")
+		func(d *plot.Drawing, x, y plot.Axis) {
+			end := min(x.To, y.To)
+			d.Line(x.At(x.From), y.At(x.From), x.At(end), y.At(end), "reference")
 			if !notFinite(ceiling) {
-				d.line(d.left, y.at(ceiling), d.right, y.at(ceiling), "slo "+colour(1))
+				d.Line(d.Left, y.At(ceiling), d.Right, y.At(ceiling), "slo "+colour(1))
 			}
 		})
 	if out.Drawing != "" {
@@ -582,9 +583,9 @@ func throughputPicture(s subject) picture {
 
 func queuePicture(s subject, slots int) picture {
 	drawn := false
-	under := func(d *drawing, _, y axis) {
-		if drawn = slots > 0 && y.has(float64(slots)); drawn {
-			d.line(d.left, y.at(float64(slots)), d.right, y.at(float64(slots)), "slo "+colour(0))
+	under := func(d *plot.Drawing, _, y plot.Axis) {
+		if drawn = slots > 0 && y.Has(float64(slots)); drawn {
+			d.Line(d.Left, y.At(float64(slots)), d.Right, y.At(float64(slots)), "slo "+colour(0))
 		}
 	}
 	// The slots are worth their height where a good part of them was in use.
@@ -681,27 +682,27 @@ func ladderPicture(s subject, class, metric string) picture {
 			least, most = min(least, b.Bound.Seconds()), max(most, b.Bound.Seconds())
 		}
 	}
-	d := newDrawing(half, halfHeight, margins{62, 14, 14, 38}, "Distribution of "+name+" at chosen points, from P10 to P99.9")
-	x := axis{from: least / 1.25, to: most * 1.25, start: d.left, end: d.right, log: true}
+	d := plot.New(plot.Frame{Width: half, Height: halfHeight, Left: 62, Right: 14, Top: 14, Bottom: 38}, "Distribution of "+name+" at chosen points, from P10 to P99.9")
+	x := plot.Axis{From: least / 1.25, To: most * 1.25, Start: d.Left, End: d.Right, Log: true}
 	up := func(percentile float64) float64 { return -math.Log10(1 - percentile/100) }
-	y := axis{from: 0, to: up(99.93), start: d.bottom, end: d.top}
+	y := plot.Axis{From: 0, To: up(99.93), Start: d.Bottom, End: d.Top}
 	for _, percentile := range kept {
-		at := y.at(up(percentile))
-		d.line(d.left, at, d.right, at, "grid")
-		d.text(d.left-7, at+4, "end", "tick", percentileName(percentile))
+		at := y.At(up(percentile))
+		d.Line(d.Left, at, d.Right, at, "grid")
+		d.Text(d.Left-7, at+4, "end", "tick", percentileName(percentile))
 	}
 	out := picture{Title: "Distribution of " + name, Caption: "A line passes left of the cross when it keeps the bound. Percentiles that the samples are too few for are left out."}
 	for _, b := range s.SLO {
 		if b.Metric == metric && b.Class == class {
-			bx, by := x.at(b.Bound.Seconds()), y.at(up(b.Percentile))
-			d.line(bx, d.top, bx, d.bottom, "bound")
-			d.line(bx-9, by, bx+9, by, "boundcross")
-			d.line(bx, by-9, bx, by+9, "boundcross")
+			bx, by := x.At(b.Bound.Seconds()), y.At(up(b.Percentile))
+			d.Line(bx, d.Top, bx, d.Bottom, "bound")
+			d.Line(bx-9, by, bx+9, by, "boundcross")
+			d.Line(bx, by-9, bx, by+9, "boundcross")
 			anchor, tx := "end", bx-6
-			if bx-d.left < 120 {
+			if bx-d.Left < 120 {
 				anchor, tx = "start", bx+6
 			}
-			d.text(tx, d.bottom-8, anchor, "over", sloText(b.SLO))
+			d.Text(tx, d.Bottom-8, anchor, "over", sloText(b.SLO))
 		}
 	}
 	for i, p := range points {
@@ -709,18 +710,18 @@ func ladderPicture(s subject, class, metric string) picture {
 		if q == nil {
 			continue
 		}
-		var line []xy
+		var line []plot.Point
 		for _, percentile := range kept {
 			v := quantile(q, percentile)
-			place := xy{x.at(float64(v)), y.at(up(percentile))}
+			place := plot.Pt(x.At(float64(v)), y.At(up(percentile)))
 			line = append(line, place)
-			d.mark(place, markDisc, colour(i), fmt.Sprintf("%s, %s: %s", pointName(s.Study, p), percentileName(percentile), seconds(v)))
+			d.Mark(place, plot.Disc, colour(i), fmt.Sprintf("%s, %s: %s", pointName(s.Study, p), percentileName(percentile), seconds(v)))
 		}
-		d.path(line, "line "+colour(i))
+		d.Path(line, "line "+colour(i))
 		out.Legend = append(out.Legend, lineLegend("line "+colour(i), pointName(s.Study, p)))
 	}
-	d.xAxis(logTicks(x.from, x.to), x, writeSeconds, name+", log scale")
-	out.Drawing = d.done()
+	d.XAxis(plot.LogTicks(x.From, x.To), x, writeSeconds, name+", log scale")
+	out.Drawing = d.HTML()
 	return out
 }
 
@@ -770,35 +771,34 @@ func sharesPicture(s subject, heading, caption string, shares ...share) picture 
 		}
 		most = max(most, sum)
 	}
-	d := newDrawing(half, halfHeight, margins{78, 14, 14, 56}, heading+" of "+s.Name+" at each offered rate: mean seconds in "+shareNames(shares))
-	ticks, top := linearTicks(most, 5)
-	y := axis{from: 0, to: top, start: d.bottom, end: d.top}
-	d.yAxis(ticks, y, writeSeconds, "mean time of a request")
-	column := (d.right - d.left) / float64(max(len(points), 4))
+	d := plot.New(plot.Frame{Width: half, Height: halfHeight, Left: 78, Right: 14, Top: 14, Bottom: 56}, heading+" of "+s.Name+" at each offered rate: mean seconds in "+shareNames(shares))
+	ticks, top := plot.LinearTicks(most, 5)
+	y := plot.Axis{From: 0, To: top, Start: d.Bottom, End: d.Top}
+	d.YAxis(ticks, y, writeSeconds, "mean time of a request")
+	column := (d.Right - d.Left) / float64(max(len(points), 4))
 	bar := min(column*0.66, 60)
 	for i, p := range points {
-		middle, below := d.left+(float64(i)+0.5)*column, 0.0
+		middle, below := d.Left+(float64(i)+0.5)*column, 0.0
 		for _, x := range shares {
 			v := x.of(&p.Engine)
 			if !known(v) || v < 0 {
 				continue
 			}
-			d.rect(middle-bar/2, y.at(below+float64(v)), bar, y.at(below)-y.at(below+float64(v)), "bar "+x.class,
+			d.Rect(middle-bar/2, y.At(below+float64(v)), bar, y.At(below)-y.At(below+float64(v)), "bar "+x.class,
 				fmt.Sprintf("%s at %s requests/s: %s", x.name, rate(p.OfferedRate), seconds(v)))
 			below += float64(v)
 		}
 		if column > 34 || i%2 == 0 {
-			d.text(middle, d.bottom+17, "middle", "tick", rate(p.OfferedRate))
+			d.Text(middle, d.Bottom+17, "middle", "tick", rate(p.OfferedRate))
 		}
-		d.mark(xy{middle, d.bottom + 29}, symbolOf(p), "total", outcome(p))
+		d.Mark(plot.Pt(middle, d.Bottom+29), symbolOf(p), "total", outcome(p))
 	}
-	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
-	d.text((d.left+d.right)/2, d.height-5, "middle", "label", "points, by "+rateLabel(s.Study))
+	d.Baseline("points, by " + rateLabel(s.Study))
 	for _, x := range slices.Backward(shares) {
 		out.Legend = append(out.Legend, fillLegend("bar "+x.class, x.name))
 	}
 	out.Legend = append(out.Legend, markLegends(points)...)
-	out.Drawing = d.done()
+	out.Drawing = d.HTML()
 	return out
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
+	"headroom_exporter/plot"
 )
 
 // Sizes of the terminal's pictures, in characters.
@@ -154,7 +155,7 @@ func shownBound(s subject) (bounded, bool) {
 }
 
 // textAxis is the axis of rates over so many columns.
-func textAxis(s *curve.Study, points []*curve.Point, columns int) (axis, []float64) {
+func textAxis(s *curve.Study, points []*curve.Point, columns int) (plot.Axis, []float64) {
 	most := 0.0
 	for _, p := range points {
 		most = max(most, float64(p.OfferedRate))
@@ -171,8 +172,8 @@ func textAxis(s *curve.Study, points []*curve.Point, columns int) (axis, []float
 	if most == 0 {
 		most = 1
 	}
-	ticks, _ := linearTicks(most, columns/12)
-	return axis{from: 0, to: most * 1.03, end: float64(columns - 1)}, ticks
+	ticks, _ := plot.LinearTicks(most, columns/12)
+	return plot.Axis{From: 0, To: most * 1.03, End: float64(columns - 1)}, ticks
 }
 
 // screen is a grid of characters; later ones cover earlier ones.
@@ -218,17 +219,17 @@ const (
 )
 
 // runes of the points, by how they ended.
-var runes = map[mark]rune{markDisc: 'o', markSoak: 'S', markCross: 'x', markStopped: 'v', markRing: '?'}
+var runes = map[plot.Mark]rune{plot.Disc: 'o', plot.Diamond: 'S', plot.Cross: 'x', plot.Triangle: 'v', plot.Ring: '?'}
 
 // landmarks draws the watermark and the knee.
-func (s *screen) landmarks(study *curve.Study, x axis) {
+func (s *screen) landmarks(study *curve.Study, x plot.Axis) {
 	if k := study.Knee; k != nil {
-		s.vertical(x.at(float64(k.Watermark)), runeWatermark)
-		s.vertical(x.at(float64(k.Rate)), runeKnee)
+		s.vertical(x.At(float64(k.Watermark)), runeWatermark)
+		s.vertical(x.At(float64(k.Rate)), runeKnee)
 	}
 }
 
-func (t *terminal) tails(s subject, b bounded, points []*curve.Point, x axis) {
+func (t *terminal) tails(s subject, b bounded, points []*curve.Point, x plot.Axis) {
 	limit := b.Bound.Seconds()
 	low, high := limit/2, limit*2
 	for _, p := range points {
@@ -236,16 +237,16 @@ func (t *terminal) tails(s subject, b bounded, points []*curve.Point, x axis) {
 			low, high = min(low, float64(v)), max(high, float64(v))
 		}
 	}
-	y := axis{from: low / 1.1, to: high * 1.1, start: tailRows - 1, log: true}
-	g := newScreen(int(x.end)+1, tailRows)
+	y := plot.Axis{From: low / 1.1, To: high * 1.1, Start: tailRows - 1, Log: true}
+	g := newScreen(int(x.End)+1, tailRows)
 	g.landmarks(s.Study, x)
-	g.horizontal(y.at(limit), runeBound)
+	g.horizontal(y.At(limit), runeBound)
 	for _, p := range points {
 		if v := tail(p, b); known(v) {
-			g.put(x.at(float64(p.OfferedRate)), y.at(float64(v)), runes[markOf(p)])
+			g.put(x.At(float64(p.OfferedRate)), y.At(float64(v)), runes[markOf(p)])
 		}
 	}
-	t.picture(g, y, logTicks(y.from, y.to), limit, writeSeconds)
+	t.picture(g, y, plot.LogTicks(y.From, y.To), limit, writeSeconds)
 }
 
 // placedFraction is the share of a point's requests, or gaps, beyond a bound.
@@ -267,11 +268,11 @@ func violationsOf(s subject, b bounded, points []*curve.Point) []placedFraction 
 	return out
 }
 
-func (t *terminal) violations(s subject, b bounded, fractions []placedFraction, x axis) {
+func (t *terminal) violations(s subject, b bounded, fractions []placedFraction, x plot.Axis) {
 	floor := b.Budget() / 10
-	y := axis{from: floor, to: 1, start: violationRows - 1, log: true}
-	at := func(fraction float64) float64 { return y.at(max(fraction, floor)) }
-	g := newScreen(int(x.end)+1, violationRows)
+	y := plot.Axis{From: floor, To: 1, Start: violationRows - 1, Log: true}
+	at := func(fraction float64) float64 { return y.At(max(fraction, floor)) }
+	g := newScreen(int(x.End)+1, violationRows)
 	g.landmarks(s.Study, x)
 	g.horizontal(at(b.Budget()), runeBound)
 	for i := range s.Curve {
@@ -280,7 +281,7 @@ func (t *terminal) violations(s subject, b bounded, fractions []placedFraction, 
 			continue
 		}
 		for k := 1; k < min(len(v.Rate), len(v.Fraction)); k++ {
-			from, to := x.at(v.Rate[k-1]), x.at(v.Rate[k])
+			from, to := x.At(v.Rate[k-1]), x.At(v.Rate[k])
 			for column := math.Ceil(from); column <= to; column++ {
 				share := (column - from) / (to - from)
 				g.put(column, at(v.Fraction[k-1])+share*(at(v.Fraction[k])-at(v.Fraction[k-1])), runeLine)
@@ -288,17 +289,17 @@ func (t *terminal) violations(s subject, b bounded, fractions []placedFraction, 
 		}
 	}
 	for _, f := range fractions {
-		g.put(x.at(float64(f.point.OfferedRate)), at(f.fraction), runes[markOf(f.point)])
+		g.put(x.At(float64(f.point.OfferedRate)), at(f.fraction), runes[markOf(f.point)])
 	}
 	t.picture(g, y, []float64{floor, b.Budget(), 10 * b.Budget(), 1}, b.Budget(), writePercent)
 }
 
 // picture writes a screen with the labels of its axis; that of the bound goes before others.
-func (t *terminal) picture(g *screen, y axis, ticks []float64, limit float64, write func(float64) string) {
+func (t *terminal) picture(g *screen, y plot.Axis, ticks []float64, limit float64, write func(float64) string) {
 	labels := map[int]string{}
 	for _, v := range append(slices.Clone(ticks), limit) {
-		if y.has(v) {
-			labels[int(math.Round(y.at(v)))] = write(v)
+		if y.Has(v) {
+			labels[int(math.Round(y.At(v)))] = write(v)
 		}
 	}
 	for i, row := range g.rows {
@@ -307,15 +308,15 @@ func (t *terminal) picture(g *screen, y axis, ticks []float64, limit float64, wr
 }
 
 // axis writes the axis of rates, with the knee and its interval on it, and its labels.
-func (t *terminal) axis(s subject, x axis, ticks []float64) {
-	g := newScreen(int(x.end)+1, 2)
+func (t *terminal) axis(s subject, x plot.Axis, ticks []float64) {
+	g := newScreen(int(x.End)+1, 2)
 	g.horizontal(0, '_')
 	taken := 0 // columns that a label holds already
 	for _, v := range ticks {
-		if !x.has(v) {
+		if !x.Has(v) {
 			continue
 		}
-		column, label := int(math.Round(x.at(v))), write(v)
+		column, label := int(math.Round(x.At(v))), write(v)
 		g.put(float64(column), 0, '+')
 		if start := max(column-len(label)/2, 0); start >= taken && start+len(label) <= len(g.rows[1]) {
 			copy(g.rows[1][start:], []rune(label))
@@ -323,9 +324,9 @@ func (t *terminal) axis(s subject, x axis, ticks []float64) {
 		}
 	}
 	if k := s.Knee; k != nil {
-		g.put(x.at(float64(k.Low)), 0, '[')
-		g.put(x.at(float64(k.High)), 0, ']')
-		g.put(x.at(float64(k.Rate)), 0, runeKnee)
+		g.put(x.At(float64(k.Low)), 0, '[')
+		g.put(x.At(float64(k.High)), 0, ']')
+		g.put(x.At(float64(k.Rate)), 0, runeKnee)
 	}
 	t.line("%s|%s", strings.Repeat(" ", gutter-1), string(g.rows[0]))
 	t.line("%s%s", strings.Repeat(" ", gutter), strings.TrimRight(string(g.rows[1]), " "))
@@ -343,9 +344,9 @@ func (t *terminal) legend(s subject, points []*curve.Point) string {
 	}
 	words = append(words, string(runeBound)+" bound")
 	for _, m := range []struct {
-		mark
+		mark plot.Mark
 		text string
-	}{{markDisc, "passed"}, {markSoak, "soak passed"}, {markCross, "failed"}, {markStopped, "stopped early"}, {markRing, "not decided"}} {
+	}{{plot.Disc, "passed"}, {plot.Diamond, "soak passed"}, {plot.Cross, "failed"}, {plot.Triangle, "stopped early"}, {plot.Ring, "not decided"}} {
 		if slices.ContainsFunc(points, func(p *curve.Point) bool { return markOf(p) == m.mark }) {
 			words = append(words, string(runes[m.mark])+" "+m.text)
 		}

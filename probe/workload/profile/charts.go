@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"headroom_exporter/plot"
 	"headroom_exporter/probe/workload"
 )
 
@@ -15,6 +16,11 @@ const (
 	wide, wideHeight = 1120.0, 270.0
 	half, halfHeight = 545.0, 330.0
 )
+
+// frame leaves room for an axis on the left and one below.
+func frame(width, height float64) plot.Frame {
+	return plot.Frame{Width: width, Height: height, Left: 56, Right: 10, Top: 14, Bottom: 38}
+}
 
 // colour is the page's class for a workload class.
 func colour(class int) string { return fmt.Sprintf("c%d", class%colours) }
@@ -67,69 +73,65 @@ func (p *Profile) rateChart() template.HTML {
 	if len(total) == 0 {
 		return ""
 	}
-	d := newDrawing(wide, wideHeight, "Requests per second over time, by class")
-	ticks, top := linearTicks(most, 5)
-	y := axis{0, top, d.bottom, d.top, false}
+	d := plot.New(frame(wide, wideHeight), "Requests per second over time, by class")
+	ticks, top := plot.LinearTicks(most, 5)
+	y := plot.Axis{From: 0, To: top, Start: d.Bottom, End: d.Top}
 	unit, name := clockUnit(p.end - p.begin)
-	x := axis{0, float64(len(total)) * float64(step) / float64(unit), d.left, d.right, false}
-	d.yAxis(ticks, y, "requests/s")
+	x := plot.Axis{From: 0, To: float64(len(total)) * float64(step) / float64(unit), Start: d.Left, End: d.Right}
+	d.YAxis(ticks, y, number, "requests/s")
 	below := make([]float64, len(total))
 	for class, counts := range series {
-		var up, down [][2]float64
+		var up, down []plot.Point
 		for i, c := range counts {
-			from, to := x.at(float64(i)*float64(step)/float64(unit)), x.at(float64(i+1)*float64(step)/float64(unit))
-			up = append(up, [2]float64{from, y.at(below[i] + c)}, [2]float64{to, y.at(below[i] + c)})
-			down = append(down, [2]float64{from, y.at(below[i])}, [2]float64{to, y.at(below[i])})
+			from, to := x.At(float64(i)*float64(step)/float64(unit)), x.At(float64(i+1)*float64(step)/float64(unit))
+			up = append(up, plot.Pt(from, y.At(below[i]+c)), plot.Pt(to, y.At(below[i]+c)))
+			down = append(down, plot.Pt(from, y.At(below[i])), plot.Pt(to, y.At(below[i])))
 			below[i] += c
 		}
 		for i := len(down) - 1; i >= 0; i-- {
 			up = append(up, down[i])
 		}
-		d.path(up, "area "+colour(class), true)
+		d.Area(up, "area "+colour(class))
 	}
 	if r := p.Statistics.Rate; !math.IsNaN(r) {
-		d.line(d.left, y.at(r), d.right, y.at(r), "mean")
-		d.text(d.right-4, y.at(r)-5, "end", "over", "mean "+number(r)+"/s")
+		d.Line(d.Left, y.At(r), d.Right, y.At(r), "mean")
+		d.Text(d.Right-4, y.At(r)-5, "end", "over", "mean "+number(r)+"/s")
 	}
-	xTicks, _ := linearTicks(x.to, 10)
-	for len(xTicks) > 0 && xTicks[len(xTicks)-1] > x.to {
+	xTicks, _ := plot.LinearTicks(x.To, 10)
+	for len(xTicks) > 0 && xTicks[len(xTicks)-1] > x.To {
 		xTicks = xTicks[:len(xTicks)-1]
 	}
-	d.xAxis(xTicks, x, number, fmt.Sprintf("%s since the start, in steps of %s", name, shortDuration(step)))
-	return d.done()
+	d.XAxis(xTicks, x, number, fmt.Sprintf("%s since the start, in steps of %s", name, shortDuration(step)))
+	return d.HTML()
 }
 
 // lengthChart is prompt against output length; a circle's area goes with the requests there.
 func (p *Profile) lengthChart() template.HTML {
-	d := newDrawing(half, halfHeight, "Prompt length against output length, by class")
+	d := plot.New(frame(half, halfHeight), "Prompt length against output length, by class")
 	s := p.Statistics
-	x := axis{1, s.Prompt.Max * 1.3, d.left, d.right, true}
-	y := axis{1, s.Output.Max * 1.3, d.bottom, d.top, true}
+	x := plot.Axis{From: 1, To: s.Prompt.Max * 1.3, Start: d.Left, End: d.Right, Log: true}
+	y := plot.Axis{From: 1, To: s.Output.Max * 1.3, Start: d.Bottom, End: d.Top, Log: true}
 	least, leastOutput := s.Prompt.Max, s.Output.Max
 	for i := range p.Trace.Records {
 		least, leastOutput = min(least, float64(p.Trace.Records[i].Prompt)), min(leastOutput, float64(p.Trace.Records[i].Output))
 	}
-	x.from, y.from = max(least*0.75, 0.8), max(leastOutput*0.75, 0.8)
-	for _, v := range logTicks(y.from, y.to) {
-		d.line(d.left, y.at(v), d.right, y.at(v), "grid")
-		d.text(d.left-7, y.at(v)+4, "end", "tick", number(v))
-	}
-	d.upright("output tokens")
+	x.From, y.From = max(least*0.75, 0.8), max(leastOutput*0.75, 0.8)
+	d.YAxis(plot.LogTicks(y.From, y.To), y, number, "output tokens")
 	counts, parts := p.lengthCells()
 	most := 0.0
 	for _, c := range counts {
 		most = max(most, c.n)
 	}
 	// The largest circle is a little wider than its cell.
-	largest := 0.62 * (x.at(math.Exp2(1/parts)) - x.at(1))
+	largest := 0.62 * (x.At(x.From*math.Exp2(1/parts)) - x.Start)
 	largest = max(min(largest, 11), 4)
 	for _, c := range counts {
 		px, py := math.Exp2((float64(c.x)+0.5)/parts), math.Exp2((float64(c.y)+0.5)/parts)
 		tip := fmt.Sprintf("%s: %.0f requests of about %s prompt and %s output tokens", p.File.Classes[c.class].Name, c.n, number(px), number(py))
-		d.circle(x.at(px), y.at(py), max(largest*math.Sqrt(c.n/most), 1.1), "dot "+colour(c.class), tip)
+		d.Circle(plot.Pt(x.At(px), y.At(py)), max(largest*math.Sqrt(c.n/most), 1.1), "dot "+colour(c.class), tip)
 	}
-	d.xAxis(logTicks(x.from, x.to), x, number, "prompt tokens")
-	return d.done()
+	d.XAxis(plot.LogTicks(x.From, x.To), x, number, "prompt tokens")
+	return d.HTML()
 }
 
 // lengthCell counts the requests of a class in a part of an octave of both lengths.
@@ -184,29 +186,28 @@ func (p *Profile) histogramChart(what string, of func(*workload.Observed) worklo
 	}
 	first, last = max(first-1, 0), min(last+1, len(all.Counts)-1)
 	total := all.Total()
-	d := newDrawing(half, halfHeight, "Share of requests by "+what+" length")
-	ticks, top := linearTicks(100*most/total, 5)
-	y := axis{0, top, d.bottom, d.top, false}
-	d.yAxis(ticks, y, "% of requests")
-	bar := (d.right - d.left) / float64(last-first+1)
+	d := plot.New(frame(half, halfHeight), "Share of requests by "+what+" length")
+	ticks, top := plot.LinearTicks(100*most/total, 5)
+	y := plot.Axis{From: 0, To: top, Start: d.Bottom, End: d.Top}
+	d.YAxis(ticks, y, number, "% of requests")
+	bar := (d.Right - d.Left) / float64(last-first+1)
 	for i := first; i <= last; i++ {
-		x, below := d.left+float64(i-first)*bar, 0.0
+		x, below := d.Left+float64(i-first)*bar, 0.0
 		for class := range h {
 			share := 100 * h[class].Counts[i] / total
 			tip := fmt.Sprintf("%s: %.1f %% of all requests have %s %s tokens", p.File.Classes[class].Name, share, bucketName(all.Bounds, i), what)
-			d.rect(x+1, y.at(below+share), bar-2, y.at(below)-y.at(below+share), "bar "+colour(class), tip)
+			d.Rect(x+1, y.At(below+share), bar-2, y.At(below)-y.At(below+share), "bar "+colour(class), tip)
 			below += share
 		}
 		if i < len(all.Bounds) {
-			d.line(x+bar, d.bottom, x+bar, d.bottom+4, "axis")
+			d.Line(x+bar, d.Bottom, x+bar, d.Bottom+4, "axis")
 			if i < last {
-				d.text(x+bar, d.bottom+17, "middle", "tick", number(all.Bounds[i]))
+				d.Text(x+bar, d.Bottom+17, "middle", "tick", number(all.Bounds[i]))
 			}
 		}
 	}
-	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
-	d.text((d.left+d.right)/2, d.height-4, "middle", "label", what+" tokens, in the engine's buckets")
-	return d.done()
+	d.Baseline(what + " tokens, in the engine's buckets")
+	return d.HTML()
 }
 
 func bucketName(bounds []float64, i int) string {
@@ -233,16 +234,12 @@ func (p *Profile) dispersionChart() template.HTML {
 			}
 		}
 	}
-	d := newDrawing(half, halfHeight, "Index of dispersion of the counts by window length")
-	x := axis{p.Dispersion[0].Window.Seconds(), p.Dispersion[len(p.Dispersion)-1].Window.Seconds(), d.left + 14, d.right - 14, true}
-	y := axis{least * 0.9, most * 1.15, d.bottom, d.top, true}
-	for _, v := range logTicks(y.from, y.to) {
-		d.line(d.left, y.at(v), d.right, y.at(v), "grid")
-		d.text(d.left-7, y.at(v)+4, "end", "tick", number(v))
-	}
-	d.upright("index of dispersion")
-	d.line(d.left, y.at(1), d.right, y.at(1), "mean")
-	d.text(d.right-2, y.at(1)+14, "end", "over", "Poisson")
+	d := plot.New(frame(half, halfHeight), "Index of dispersion of the counts by window length")
+	x := plot.Axis{From: p.Dispersion[0].Window.Seconds(), To: p.Dispersion[len(p.Dispersion)-1].Window.Seconds(), Start: d.Left + 14, End: d.Right - 14, Log: true}
+	y := plot.Axis{From: least * 0.9, To: most * 1.15, Start: d.Bottom, End: d.Top, Log: true}
+	d.YAxis(plot.LogTicks(y.From, y.To), y, number, "index of dispersion")
+	d.Line(d.Left, y.At(1), d.Right, y.At(1), "mean")
+	d.Text(d.Right-2, y.At(1)+14, "end", "over", "Poisson")
 	for i, ds := range all {
 		class, name := "line total", "all"
 		if i > 0 {
@@ -252,21 +249,21 @@ func (p *Profile) dispersionChart() template.HTML {
 			continue
 		}
 		ds = slices.DeleteFunc(slices.Clone(ds), func(v Dispersion) bool { return !(v.DriftFreeIDC > 0) })
-		var points [][2]float64
+		var points []plot.Point
 		for _, v := range ds {
-			points = append(points, [2]float64{x.at(v.Window.Seconds()), y.at(v.DriftFreeIDC)})
+			points = append(points, plot.Pt(x.At(v.Window.Seconds()), y.At(v.DriftFreeIDC)))
 		}
-		d.path(points, class, false)
+		d.Path(points, class)
 		for n, point := range points {
-			d.circle(point[0], point[1], 2.6, class+" mark", fmt.Sprintf("%s: %s in windows of %s", name, number(ds[n].DriftFreeIDC), shortDuration(ds[n].Window)))
+			d.Circle(point, 2.6, class+" mark", fmt.Sprintf("%s: %s in windows of %s", name, number(ds[n].DriftFreeIDC), shortDuration(ds[n].Window)))
 		}
 	}
 	var ticks []float64
 	for _, v := range p.Dispersion {
 		ticks = append(ticks, v.Window.Seconds())
 	}
-	d.xAxis(ticks, x, func(v float64) string { return shortDuration(time.Duration(v * float64(time.Second))) }, "window")
-	return d.done()
+	d.XAxis(ticks, x, func(v float64) string { return shortDuration(time.Duration(v * float64(time.Second))) }, "window")
+	return d.HTML()
 }
 
 // hourChart is the rate over the hours of a day, when the trace tells them.
@@ -279,19 +276,18 @@ func (p *Profile) hourChart() template.HTML {
 	for _, v := range s.Relative {
 		most = max(most, v)
 	}
-	d := newDrawing(wide, 200, "Rate by hour of the day, relative to the mean")
-	ticks, top := linearTicks(most, 4)
-	y := axis{0, top, d.bottom, d.top, false}
-	d.yAxis(ticks, y, "× mean rate")
-	bar := (d.right - d.left) / 24
+	d := plot.New(frame(wide, 200), "Rate by hour of the day, relative to the mean")
+	ticks, top := plot.LinearTicks(most, 4)
+	y := plot.Axis{From: 0, To: top, Start: d.Bottom, End: d.Top}
+	d.YAxis(ticks, y, number, "× mean rate")
+	bar := (d.Right - d.Left) / 24
 	for h, v := range s.Relative {
-		d.rect(d.left+float64(h)*bar+2, y.at(v), bar-4, y.at(0)-y.at(v), "bar total", fmt.Sprintf("%02d:00 to %02d:00: %s times the mean rate", h, h+1, number(v)))
-		d.text(d.left+(float64(h)+0.5)*bar, d.bottom+17, "middle", "tick", fmt.Sprintf("%02d", h))
+		d.Rect(d.Left+float64(h)*bar+2, y.At(v), bar-4, y.At(0)-y.At(v), "bar total", fmt.Sprintf("%02d:00 to %02d:00: %s times the mean rate", h, h+1, number(v)))
+		d.Text(d.Left+(float64(h)+0.5)*bar, d.Bottom+17, "middle", "tick", fmt.Sprintf("%02d", h))
 	}
-	d.line(d.left, y.at(1), d.right, y.at(1), "mean")
-	d.line(d.left, d.bottom, d.right, d.bottom, "axis")
-	d.text((d.left+d.right)/2, d.height-4, "middle", "label", "hour of the day, by the trace's clock")
-	return d.done()
+	d.Line(d.Left, y.At(1), d.Right, y.At(1), "mean")
+	d.Baseline("hour of the day, by the trace's clock")
+	return d.HTML()
 }
 
 // shortDuration leaves zero parts out.

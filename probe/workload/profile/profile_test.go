@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -433,15 +432,6 @@ func TestNumber(t *testing.T) {
 	}
 	if number(math.NaN()) != "–" {
 		t.Error("what is not known is no dash")
-	}
-	for _, most := range []float64{0, 0.003, 1, 7, 22.3, 1999} {
-		ticks, top := linearTicks(most, 5)
-		if len(ticks) < 2 || len(ticks) > 7 || top < most || ticks[len(ticks)-1] != top {
-			t.Errorf("ticks to %g are %v, top %g", most, ticks, top)
-		}
-	}
-	if got := fmt.Sprint(logTicks(3, 600)); got != "[5 10 20 50 100 200 500]" {
-		t.Errorf("ticks from 3 to 600 are %s", got)
 	}
 }
 
