@@ -38,16 +38,56 @@ type Model struct {
 // rank follows one rank of the engine.
 type rank struct {
 	window  window
+	mix     mixWindow
 	binding capacity.Binding
 	history []HistoryPoint
+
+	// lastMix is the last valid mix, and when that was.
+	lastMix    capacity.Mix
+	lastMixAt  time.Time
+	drift      drift
+	outlook    outlook
+	burstiness capacity.Burstiness
+}
+
+// read takes a reading into the rank's windows.
+func (r *rank) read(at time.Time, er *engine.Rank) {
+	r.window.add(readingOf(at, er))
+	r.mix.add(lengthReadingOf(at, er))
+}
+
+// forget is for a new process of the engine: what another one did says
+// nothing of what this one does. The mix is its users', and stays.
+func (r *rank) forget() {
+	r.window.clear()
+	r.mix.clear()
+}
+
+// replica derives what is published of a rank, and follows it over time.
+func (s *Sidecar) replica(r *rank, er *engine.Rank, at time.Time, memory memoryBandwidth, held heldCurve) Replica {
+	rep := s.derive(r, er, memory, held)
+	// Without a curve the ratio is a bound, and where it goes says little.
+	ratio := math.NaN()
+	if rep.Curve.Valid {
+		ratio = rep.LoadRatio
+	}
+	if r.outlook.add(at, ratio) {
+		r.burstiness = capacity.NewBurstiness(arrivalsPerSecond(r.window.readings))
+	}
+	if rep.Curve.Valid {
+		rep.Forecast, rep.Burn = r.outlook.current(s.startup.measured())
+	}
+	return rep
 }
 
 // derive turns a rank's reading and its window into what is published.
-func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Replica {
+func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held heldCurve) Replica {
 	rep := unknownReplica(er.ModelName, er.Engine, er.State)
+	rep.Curve = held.status
 	if !er.State.Known() || len(r.window.readings) == 0 {
 		r.binding = capacity.Binding{}
 		rep.Reasons = append(rep.Reasons, stateReason(er.State, er.Reason))
+		rep.Curve = held.status.unread(er.State)
 		return rep
 	}
 	now := &r.window.readings[len(r.window.readings)-1]
@@ -103,8 +143,19 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 		Backlog:              rep.BacklogSeconds,
 		QueueBudget:          capacity.QueueBudget(s.config.SLO.TimeToFirstToken.Seconds(), rep.Latencies.PrefillTime),
 	}.LoadRatios()
+	if s.config.TokenSlotsUnbound {
+		rep.LoadRatios[capacity.TokenSlots] = math.NaN()
+	}
+	rep.LoadRatios[capacity.LoRA] = loraRatio(er, now.waiting)
+	rep.Curve = s.curveStatus(held, r, &rep)
+	rep.LoadRatios[capacity.Curve] = rep.Curve.Load.Ratio
 	rep.Bandwidth = s.bandwidth(&rep, memory, stock, recent)
-	rep.Reasons = append(rep.Reasons, missing(&rep, er, s.givesTokenSlots())...)
+	if rep.Curve.Valid {
+		rep.Reasons = append(rep.Reasons, curveWords(&rep.Curve)...)
+	} else {
+		rep.Reasons = append(rep.Reasons, noCurve(&rep.Curve))
+	}
+	rep.Reasons = append(rep.Reasons, s.missing(&rep, er)...)
 	if preempted > 0 && rep.LoadRatios[capacity.TokenSlots] >= 1 {
 		rep.Reasons = append(rep.Reasons, fmt.Sprintf("%.0f preemptions among %.0f finished requests in the last %.0f s: the KV cache counts as full", preempted, finished, stock[len(stock)-1].at.Sub(stock[0].at).Seconds()))
 	}
@@ -113,27 +164,64 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth) Repli
 
 	rep.Binding = r.binding.Update(rep.LoadRatios)
 	// Without both stocks a comfortable number would rest on what happens to be
-	// known. An engine that can never tell its KV cache is judged by the rest.
-	if math.IsNaN(rep.LoadRatios[capacity.SequenceSlots]) || math.IsNaN(rep.LoadRatios[capacity.TokenSlots]) && s.givesTokenSlots() {
+	// known, unless a curve says what the engine can take. An engine that can
+	// never tell its KV cache is judged by the rest.
+	if !rep.Curve.Valid && (math.IsNaN(rep.LoadRatios[capacity.SequenceSlots]) || math.IsNaN(rep.LoadRatios[capacity.TokenSlots]) && s.judgesTokenSlots()) {
 		return rep
 	}
 	rep.LoadRatio, _ = rep.LoadRatios.Max()
 	rep.HeadroomRatio = 1 - rep.LoadRatio
-	rep.Zone = capacity.ZoneOf(rep.LoadRatio)
-	load := rep.rateRatio()
+	rep.Zone = rep.zone()
+	rep.Left = rep.left(idle)
+	rep.Left.SequenceSlots = capacity.SequenceSlotsLeft(rep.SequenceSlots.Used, rep.SequenceSlots.Total)
+	rep.Left.TokenSlots = capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total)
+	return rep
+}
+
+// left is what can be offered on top, per second.
+func (r *Replica) left(idle bool) capacity.Left {
+	if l := r.Curve.Load.Left; r.Curve.Valid && r.Curve.Load.Ratio == r.LoadRatio {
+		return l // The curve binds, and knows what is left without any traffic too.
+	}
+	load := r.rateRatio()
 	if idle {
 		load = math.NaN() // There is no mix of which more could be taken.
 	}
 	// Tokens are counted as they are served; what is offered brings as many more.
-	offered := rep.Rates.OfferedRequests / rep.Rates.ServedRequests
-	rep.Left = capacity.Left{
-		RequestsPerSecond:         capacity.ScaleRate(rep.Rates.OfferedRequests, load),
-		PromptTokensPerSecond:     capacity.ScaleRate(offered*rep.Rates.ComputedPromptTokens, load),
-		GenerationTokensPerSecond: capacity.ScaleRate(offered*rep.Rates.GenerationTokens, load),
-		SequenceSlots:             capacity.SequenceSlotsLeft(rep.SequenceSlots.Used, rep.SequenceSlots.Total),
-		TokenSlots:                capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total),
+	offered := r.Rates.OfferedRequests / r.Rates.ServedRequests
+	l := capacity.UnknownLeft()
+	l.RequestsPerSecond = capacity.ScaleRate(r.Rates.OfferedRequests, load)
+	l.PromptTokensPerSecond = capacity.ScaleRate(offered*r.Rates.ComputedPromptTokens, load)
+	l.GenerationTokensPerSecond = capacity.ScaleRate(offered*r.Rates.GenerationTokens, load)
+	return l
+}
+
+// zone is the worst of what the constraints say: each has its watermark, the
+// curve one of its own.
+func (r *Replica) zone() capacity.Zone {
+	if !r.Curve.Valid {
+		return capacity.ZoneOf(r.LoadRatio)
 	}
-	return rep
+	others := r.LoadRatios
+	others[capacity.Curve] = math.NaN()
+	other, _ := others.Max()
+	for _, z := range []capacity.Zone{capacity.ZoneUnstable, capacity.ZoneRisk} {
+		if r.Curve.Load.Zone == z || capacity.ZoneOf(other) == z {
+			return z
+		}
+	}
+	return r.Curve.Load.Zone
+}
+
+// loraRatio is distinct adapters that run / those that may run at once. When
+// all slots are taken and nothing waits, it is not known whether another
+// adapter is wanted at all: then it is unknown, not full.
+func loraRatio(er *engine.Rank, waiting float64) float64 {
+	ratio := capacity.Occupancy(er.Value(engine.LoRAAdapters), er.Value(engine.LoRASlots))
+	if ratio >= 1 && waiting == 0 {
+		return math.NaN()
+	}
+	return ratio
 }
 
 // rateRatio returns the load ratio that holds for rates. It is the largest
@@ -147,6 +235,9 @@ func (r *Replica) rateRatio() float64 {
 	}
 	return r.LoadRatio
 }
+
+// judgesTokenSlots tells whether the KV cache is a constraint that is to be known.
+func (s *Sidecar) judgesTokenSlots() bool { return s.givesTokenSlots() && !s.config.TokenSlotsUnbound }
 
 // givesTokenSlots tells whether the engine can tell its KV cache usage at all.
 func (s *Sidecar) givesTokenSlots() bool {
@@ -237,8 +328,8 @@ func (s *Sidecar) memoryBandwidth(gpus gpu.Snapshot, ranks int) memoryBandwidth 
 
 // missing says in words what of a replica is not known or only assumed, and
 // what to do about it.
-func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
-	reasons := []string{"no capacity curve: the headroom is an upper bound from slots, KV cache, token budget and queue, and what is left per second assumes that load grows in proportion"}
+func (s *Sidecar) missing(rep *Replica, er *engine.Rank) []string {
+	var reasons []string
 	lr := rep.LoadRatios
 	if math.IsNaN(rep.RequestsRunning) {
 		reasons = append(reasons, "running requests unknown: the engine exports none")
@@ -249,7 +340,9 @@ func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
 	} else if er.SequenceSlots.Source == "default" {
 		reasons = append(reasons, fmt.Sprintf("sequence slots are the engine's documented default (%.0f), not read from it: set --engine.max-num-seqs", er.SequenceSlots.Value))
 	}
-	if !givesTokenSlots {
+	if s.config.TokenSlotsUnbound {
+		// It was said that a full KV cache says nothing.
+	} else if !s.givesTokenSlots() {
 		reasons = append(reasons, "KV cache usage unknown: this kind of engine never tells it, so the headroom rests on sequence slots and queue alone")
 	} else if math.IsNaN(lr[capacity.TokenSlots]) {
 		reasons = append(reasons, "KV cache usage unknown: the engine exports none, or its size is not known: set --engine.kv-tokens")
@@ -274,9 +367,6 @@ func missing(rep *Replica, er *engine.Rank, givesTokenSlots bool) []string {
 	}
 	if math.IsNaN(lr[capacity.Queue]) {
 		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
-	}
-	if math.IsNaN(lr[capacity.LoRA]) {
-		reasons = append(reasons, "LoRA adapters are not judged: how many run at once is not derived in this version")
 	}
 	if len(rep.Bandwidth) == 0 {
 		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth unless the GPU's driver tells it, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")
@@ -323,6 +413,8 @@ func unknownReplica(modelName, engineRank string, state engine.State) Replica {
 		Rates:          Rates{n, n, n, n, n, n, n},
 		Latencies:      Latencies{n, n, n, n},
 		BacklogSeconds: n,
-		Curve:          CurveStatus{Reasons: []string{"no_curve"}},
+		Curve:          unknownCurve(ReasonNoCurve),
+		Forecast:       unknownForecast(),
+		Burn:           unknownBurn(),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 )
@@ -35,6 +36,16 @@ type Config struct {
 	// SLO must promise a time to first token, which bounds the queue.
 	SLO   SLO
 	Model Model
+	// Curve is the capacity curve; may be nil: then headroom rests on the engine's limits alone.
+	Curve CurveSource
+	// Identity says what the engine is, to be compared with the curve's.
+	Identity func(engine.Observation, gpu.Snapshot) (curve.Identity, error)
+	// ApplyCorrection multiplies the load by the curve by how much slower the
+	// engine is than its curve; without it that is only shown.
+	ApplyCorrection bool
+	// TokenSlotsUnbound leaves the KV cache out of the constraints, as where an
+	// offload tier keeps it full on purpose.
+	TokenSlotsUnbound bool
 	// Published is called with each new snapshot; it must not block. May be nil.
 	Published func(*Snapshot)
 	Logger    *slog.Logger
@@ -53,6 +64,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("SLO thresholds %s and %s: must not be negative", c.SLO.TokenLatency, c.SLO.E2ELatency)
 	case !(c.SLO.Objective > 0 && c.SLO.Objective < 1):
 		return fmt.Errorf("SLO objective %v: must be a share between 0 and 1", c.SLO.Objective)
+	case c.Curve != nil && c.Identity == nil:
+		return fmt.Errorf("identity: a curve needs one to be compared with")
 	case c.Model.WeightBytes < 0 || c.Model.KVBytesPerToken < 0 || c.Model.PeakBandwidth < 0 || c.Model.GPUs < 0:
 		return fmt.Errorf("model %+v: no figure may be negative", c.Model)
 	}
@@ -71,6 +84,7 @@ type Sidecar struct {
 	engineType   engine.Type
 	gone         bool
 	resets       uint64
+	startup      startup
 	ranks        map[rankKey]*rank
 	historyMutex sync.RWMutex
 }
@@ -118,10 +132,12 @@ func (s *Sidecar) Step(ctx context.Context) {
 	if s.config.GPU != nil {
 		gpus = s.config.GPU.Snapshot()
 	}
+	restarted := s.restarted(o)
+	s.startup.observe(o.At, o.State, restarted)
 	snapshot := &Snapshot{
 		At:       o.At,
 		Engine:   s.engineStatus(o),
-		Replicas: s.replicas(o, gpus),
+		Replicas: s.replicas(o, gpus, restarted),
 		SLO:      s.config.SLO,
 		GPU:      gpus,
 		Panics:   s.panics.Load(),
@@ -177,6 +193,7 @@ func (s *Sidecar) engineStatus(o engine.Observation) EngineStatus {
 	status := EngineStatus{
 		URL: s.config.EngineURL, Type: o.Type, Version: o.Version, MaxModelLen: o.MaxModelLen,
 		State: o.State, Reason: o.Reason, PollDuration: o.Duration, Available: o.Available, Stats: o.Stats,
+		StartupSeconds: s.startup.measured(),
 	}
 	if o.Err != nil {
 		status.Error = o.Err.Error()
@@ -189,16 +206,17 @@ func (s *Sidecar) engineStatus(o engine.Observation) EngineStatus {
 
 // replicas updates each rank's window with the observation and derives what
 // is published of it.
-func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
+func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot, restarted bool) []Replica {
+	held := s.holdCurve(o, gpus)
 	if o.Reading == nil || len(o.Reading.Ranks) == 0 {
 		r := unknownReplica("", "", o.State)
 		r.Reasons = []string{stateReason(o.State, o.Reason)}
+		r.Curve = held.status.unread(o.State)
 		return []Replica{r}
 	}
 	s.forgetRanks(o.Reading.Ranks)
 	s.engineType = o.Type
 	memory := s.memoryBandwidth(gpus, len(o.Reading.Ranks))
-	restarted := s.restarted(o)
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {
 		er := o.Reading.Ranks[i]
@@ -211,12 +229,11 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot) []Replica {
 			}
 		case o.Fresh:
 			if restarted {
-				// What another process did says nothing of what this one does.
-				r.window.clear()
+				r.forget()
 			}
-			r.window.add(readingOf(o.Reading.At, &er))
+			r.read(o.Reading.At, &er)
 		}
-		replicas = append(replicas, s.derive(r, &er, memory))
+		replicas = append(replicas, s.replica(r, &er, o.At, memory, held))
 	}
 	return replicas
 }

@@ -53,6 +53,8 @@ type EngineStatus struct {
 	Series       int
 	Available    map[string]bool
 	Stats        engine.Stats
+	// StartupSeconds is how long its last start took that was seen; NaN before one.
+	StartupSeconds float64
 }
 
 // Occupancy is slots in use against slots.
@@ -85,12 +87,6 @@ type BandwidthSaturation struct {
 	Source string
 }
 
-// CurveStatus is the capacity curve's validity for this replica.
-type CurveStatus struct {
-	Valid   bool
-	Reasons []string
-}
-
 // Replica is one rank of the engine with what was derived for it.
 type Replica struct {
 	ModelName, Engine string
@@ -116,6 +112,9 @@ type Replica struct {
 	// Bandwidth has the sources that are known, best first.
 	Bandwidth []BandwidthSaturation
 	Curve     CurveStatus
+	// Forecast and Burn are of the load ratio, and known only while the curve is valid.
+	Forecast Forecast
+	Burn     Burn
 	// Reasons say what is not known, and why, in plain words.
 	Reasons []string
 }

@@ -1,0 +1,144 @@
+package curve
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Expected is what the curve says of the engine at one operating point. What
+// is not known is NaN.
+type Expected struct {
+	// LoadRatio at which the curve has as many requests running.
+	LoadRatio float64
+	// TTFT and ITL are mean seconds.
+	TTFT, ITL float64
+}
+
+// highestExpected is how far above the knee points are looked at: there a
+// queue grows for as long as the point lasts, and its latencies say nothing.
+const highestExpected = 1.1
+
+// Expect is what the curve's points say of a load at which this many requests
+// run, which the whole of the curve's engine does; NaN takes the load's own
+// ratio. An engine that is slower than its curve has more requests running at
+// the same rate, and at the same number running its steps take longer by as
+// much as it is slower: so that is the operating point at which latencies are
+// compared. Between points it is linear; beyond them nothing is known.
+func (c *Curve) Expect(l Load, running float64) Expected {
+	unknown := Expected{math.NaN(), math.NaN(), math.NaN()}
+	var parts []expectedPart
+	var ratios, rates float64
+	high := highestExpected
+	for i := range l.Classes {
+		k := &l.Classes[i]
+		if !(k.Ratio > 0) {
+			continue
+		}
+		p := c.Classes[i].line(k.Knee)
+		if len(p) == 0 {
+			return unknown
+		}
+		parts = append(parts, expectedPart{p, k.Ratio, k.Rate})
+		ratios, rates, high = ratios+k.Ratio, rates+k.Rate, min(high, p[len(p)-1].ratio)
+	}
+	if len(parts) == 0 {
+		return unknown
+	}
+	for i := range parts {
+		parts[i].load /= ratios
+		parts[i].rate /= rates
+	}
+	at := l.Estimate
+	if most := sum(parts, high, (*expectedPart).running); !math.IsNaN(running) && !math.IsNaN(most) {
+		if running > most {
+			return unknown
+		}
+		low, up := 0.0, high
+		for range 40 {
+			at = (low + up) / 2
+			if sum(parts, at, (*expectedPart).running) < running {
+				low = at
+			} else {
+				up = at
+			}
+		}
+	}
+	if !(at <= high) {
+		return unknown
+	}
+	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl)}
+}
+
+// linePoint is a point of a class: a load ratio, and what was measured there.
+type linePoint struct{ ratio, running, ttft, itl float64 }
+
+// line is a class's points of open-loop load up to a little above its knee, by rising load.
+func (c *Class) line(knee float64) []linePoint {
+	s := c.poisson()
+	if s == nil || !(knee > 0) {
+		return nil
+	}
+	var line []linePoint
+	add := func(p *Point) {
+		rate := float64(p.OfferedRate)
+		if p.Concurrency > 0 || p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= highestExpected*knee) {
+			return
+		}
+		line = append(line, linePoint{rate / knee, float64(p.Engine.RunningMean), float64(p.TTFT.Mean), float64(p.ITL.Mean)})
+	}
+	if s.Baseline != nil {
+		add(s.Baseline)
+	}
+	for i := range s.Points {
+		switch p := &s.Points[i]; p.Purpose {
+		case PurposeProbe, PurposeAA, PurposeSoak, PurposeImported:
+			add(p)
+		}
+	}
+	slices.SortStableFunc(line, func(a, b linePoint) int { return cmp.Compare(a.ratio, b.ratio) })
+	return line
+}
+
+// expectedPart is a class within a mix: its line, and its shares of the load and of the requests.
+type expectedPart struct {
+	line       []linePoint
+	load, rate float64
+}
+
+func sum(parts []expectedPart, at float64, value func(*expectedPart, float64) float64) float64 {
+	total := 0.0
+	for i := range parts {
+		total += value(&parts[i], at)
+	}
+	return total
+}
+
+// An idle engine runs nothing; its latencies are those of the lowest point.
+func (p *expectedPart) running(at float64) float64 {
+	if first := p.line[0]; at < first.ratio {
+		return p.load * first.running * at / first.ratio
+	}
+	return p.load * p.between(at, func(l linePoint) float64 { return l.running })
+}
+
+// Every request's tokens are of the same steps, so what a class does to them is its share of the load.
+func (p *expectedPart) itl(at float64) float64 {
+	return p.load * p.between(at, func(l linePoint) float64 { return l.itl })
+}
+
+func (p *expectedPart) ttft(at float64) float64 {
+	return p.rate * p.between(at, func(l linePoint) float64 { return l.ttft })
+}
+
+func (p *expectedPart) between(at float64, value func(linePoint) float64) float64 {
+	i, _ := slices.BinarySearchFunc(p.line, at, func(l linePoint, at float64) int { return cmp.Compare(l.ratio, at) })
+	switch {
+	case i == len(p.line):
+		return value(p.line[i-1])
+	case i == 0 || p.line[i].ratio == p.line[i-1].ratio:
+		return value(p.line[i])
+	}
+	a, b := p.line[i-1], p.line[i]
+	return value(a) + (value(b)-value(a))*(at-a.ratio)/(b.ratio-a.ratio)
+}

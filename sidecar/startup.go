@@ -1,0 +1,56 @@
+package sidecar
+
+import (
+	"math"
+	"time"
+
+	"headroom_exporter/collector/engine"
+)
+
+// settling is how long after an engine's start its latencies are not compared
+// with a curve's: it still compiles, and its caches are cold.
+const settling = 10 * time.Minute
+
+// startup measures how long an engine takes to start: from when it was first
+// seen down or loading until it first serves.
+type startup struct {
+	// begun is when it was seen not to serve; zero while it does.
+	begun time.Time
+	// served is whether it has served since the exporter's start, started when it last began to.
+	served  bool
+	started time.Time
+	// seconds of the last start that was seen whole; 0 before one.
+	seconds float64
+}
+
+// observe follows the engine's state; restarted tells that its counters fell.
+func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
+	switch {
+	case state == engine.StateDown || state == engine.StateLoading:
+		if s.begun.IsZero() {
+			s.begun = at
+		}
+	case state.Known():
+		// An engine that only hung, or was not to be reached, has not started.
+		if restarted || !s.served && !s.begun.IsZero() {
+			s.started = at
+			if !s.begun.IsZero() {
+				s.seconds = at.Sub(s.begun).Seconds()
+			}
+		}
+		s.served, s.begun = true, time.Time{}
+	}
+}
+
+// settled tells whether the last start that was seen is long ago.
+func (s *startup) settled(at time.Time) bool {
+	return s.started.IsZero() || at.Sub(s.started) >= settling
+}
+
+// measured is the seconds of the last start; NaN before one was seen.
+func (s *startup) measured() float64 {
+	if s.seconds <= 0 {
+		return math.NaN()
+	}
+	return s.seconds
+}

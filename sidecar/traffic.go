@@ -1,0 +1,130 @@
+package sidecar
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/collector/engine"
+)
+
+// mixStep is how far apart the readings are that a mix is taken between. Its
+// histograms are large, and its shape changes slowly.
+const mixStep = 15 * time.Second
+
+// lengthReading is what a mix needs of one rank at one moment: counters
+// corrected for resets, NaN or nil where the engine does not tell.
+type lengthReading struct {
+	at                                                                    time.Time
+	firstTokens, promptTokens, computedTokens, generationTokens, finished float64
+	promptLengths, generationLengths                                      *engine.Histogram
+}
+
+func lengthReadingOf(at time.Time, r *engine.Rank) lengthReading {
+	return lengthReading{
+		at:                at,
+		firstTokens:       totalOf(r.Histogram(engine.TimeToFirstToken)).count,
+		promptTokens:      r.Value(engine.PromptTokens),
+		computedTokens:    r.Value(engine.PromptTokensComputed),
+		generationTokens:  r.Value(engine.GenerationTokens),
+		finished:          r.Value(engine.RequestsFinished),
+		promptLengths:     r.Histogram(engine.PromptLength),
+		generationLengths: r.Histogram(engine.GenerationLength),
+	}
+}
+
+// mixWindow keeps a rank's readings of the last capacity.MixWindowMax, a
+// mixStep apart, and the newest.
+type mixWindow struct {
+	steps  []lengthReading
+	newest lengthReading
+}
+
+func (w *mixWindow) add(r lengthReading) {
+	w.newest = r
+	if n := len(w.steps); n > 0 && r.at.Sub(w.steps[n-1].at) < mixStep {
+		return
+	}
+	// One reading at or before the window's start stays, as in window.
+	start := r.at.Add(-capacity.MixWindowMax)
+	drop := 0
+	for drop+1 < len(w.steps) && !w.steps[drop+1].at.After(start) {
+		drop++
+	}
+	w.steps = append(append(w.steps[:0], w.steps[drop:]...), r)
+}
+
+func (w *mixWindow) clear() { *w = mixWindow{steps: w.steps[:0]} }
+
+// traffic is that of the last capacity.MixWindow, or of as much more, up to
+// capacity.MixWindowMax, as capacity.MinCompletions need. Its Requests are not
+// known here. Nothing is known before two readings.
+func (w *mixWindow) traffic() capacity.Traffic {
+	nan := math.NaN()
+	t := capacity.Traffic{Requests: nan, Admitted: nan, PromptTokens: nan, ComputedPromptTokens: nan, GenerationTokens: nan, Completions: nan}
+	from := len(w.steps) - 1
+	for from > 0 && w.newest.at.Sub(w.steps[from].at) < capacity.MixWindow {
+		from--
+	}
+	for from > 0 && w.newest.finished-w.steps[from].finished < capacity.MinCompletions {
+		from--
+	}
+	if from < 0 || !w.newest.at.After(w.steps[from].at) {
+		return t
+	}
+	a, b := &w.steps[from], &w.newest
+	seconds := b.at.Sub(a.at).Seconds()
+	t.Admitted = (b.firstTokens - a.firstTokens) / seconds
+	if math.IsNaN(t.Admitted) {
+		// Where the engine counts no first tokens, those that ended stand in.
+		t.Admitted = (b.finished - a.finished) / seconds
+	}
+	t.PromptTokens = (b.promptTokens - a.promptTokens) / seconds
+	t.ComputedPromptTokens = (b.computedTokens - a.computedTokens) / seconds
+	t.GenerationTokens = (b.generationTokens - a.generationTokens) / seconds
+	t.Completions = b.finished - a.finished
+	t.PromptLengths = lengthsBetween(a.promptLengths, b.promptLengths)
+	t.GenerationLengths = lengthsBetween(a.generationLengths, b.generationLengths)
+	return t
+}
+
+// lengthsBetween is what was counted between two readings of a histogram;
+// empty when one is absent or the engine came back with other bounds.
+func lengthsBetween(a, b *engine.Histogram) capacity.Histogram {
+	if a == nil || b == nil || len(b.Bounds) < 2 || !slices.Equal(a.Bounds, b.Bounds) {
+		return capacity.Histogram{}
+	}
+	// The engine's last bound is infinite and its counts add up; here neither is so.
+	h := capacity.NewHistogram(b.Bounds[:len(b.Bounds)-1])
+	before := 0.0
+	for i := range b.Counts {
+		upTo := b.Counts[i] - a.Counts[i]
+		h.Counts[i], before = upTo-before, upTo
+	}
+	return h
+}
+
+// The spans in which arrivals are counted: arrivalSpan is the usual rate, a
+// rise shows in the shorter ones first.
+const arrivalSpan = rateWindow
+
+var recentSpans = []time.Duration{2 * time.Second, 5 * time.Second, 15 * time.Second}
+
+// arrivalRate is the rate at which requests arrive now; NaN when it is not known.
+func (w *window) arrivalRate() float64 {
+	recent := make([]capacity.Arrivals, len(recentSpans))
+	for i, span := range recentSpans {
+		recent[i] = arrivals(w.last(span))
+	}
+	return capacity.OfferedRate(arrivals(w.last(arrivalSpan)), recent...)
+}
+
+// arrivals counts the requests that arrived over the readings, as offeredRequests does.
+func arrivals(rs []reading) capacity.Arrivals {
+	count, seconds := increase(rs, func(r *reading) float64 { return r.firstToken.count + r.waiting })
+	if math.IsNaN(count) {
+		count, seconds = increase(rs, func(r *reading) float64 { return r.finished + r.waiting + r.running })
+	}
+	return capacity.Arrivals{Count: count, Seconds: seconds}
+}
