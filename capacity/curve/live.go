@@ -44,6 +44,9 @@ type Load struct {
 	Estimate float64
 	// Watermark is the load ratio at the watermark, of the present mix.
 	Watermark float64
+	// Low and High are the load ratios at the bounds of the knee's interval, of
+	// the present mix; unknown when a class of it has none.
+	Low, High float64
 	Zone      capacity.Zone
 	Valid     bool
 	// Coverage is the share of the traffic that classes with a knee explain.
@@ -79,7 +82,7 @@ type ClassLoad struct {
 func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	classes := c.loadClasses()
 	l := Load{
-		Ratio: math.NaN(), Estimate: math.NaN(), Watermark: math.NaN(), Knee: math.NaN(),
+		Ratio: math.NaN(), Estimate: math.NaN(), Watermark: math.NaN(), Low: math.NaN(), High: math.NaN(), Knee: math.NaN(),
 		Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(),
 	}
 	l.Mix = mix(t, o, classes)
@@ -96,8 +99,9 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	if o.Correction > 1 && !math.IsInf(o.Correction, 0) {
 		correction = o.Correction
 	}
-	// perRequest and watermark are the load of one request per second of the mix.
-	var perRequest, watermark, unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
+	// perRequest is the load of one request per second of the mix, and what it
+	// would be if the other rates counted as 1.
+	var perRequest, watermark, low, high, unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
 	for i, k := range classes {
 		m := l.Mix.Classes[i]
 		cl := ClassLoad{Name: k.shape.Name, Rate: m.Rate, Knee: k.knee, PrefillShare: math.NaN(), Ratio: math.NaN()}
@@ -114,6 +118,10 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 			cl.Ratio = factor * m.Rate / k.knee
 			perRequest += factor * m.Share / k.knee
 			watermark += factor * m.Share / k.watermark
+			if m.Share > 0 {
+				low += factor * m.Share / k.low
+				high += factor * m.Share / k.high
+			}
 		case m.Share > 0:
 			unmeasured += m.Share
 			unmeasuredPrompts += m.Share * k.shape.PromptTokens
@@ -128,6 +136,9 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		if l.Coverage < capacity.MinCoverage && !slices.Contains(l.Reasons, capacity.ReasonCoverageLow) {
 			l.Reasons = append(l.Reasons, capacity.ReasonCoverageLow)
 		}
+	}
+	if perRequest > 0 {
+		l.Low, l.High = perRequest/low, perRequest/high
 	}
 	l.judge(t, perRequest, watermark)
 	return l
@@ -226,15 +237,15 @@ func sameClasses(a, b capacity.Mix) bool {
 
 // loadClass is what a live load needs of a class.
 type loadClass struct {
-	shape                        capacity.ClassShape
-	weight, knee, watermark, hit float64
+	shape                                   capacity.ClassShape
+	weight, knee, watermark, low, high, hit float64
 }
 
 func (c *Curve) loadClasses() []loadClass {
 	classes := make([]loadClass, 0, len(c.Classes))
 	for i := range c.Classes {
 		k := &c.Classes[i]
-		l := loadClass{weight: k.Weight, knee: math.NaN(), watermark: math.NaN(), hit: float64(k.PrefixHitRatio)}
+		l := loadClass{weight: k.Weight, knee: math.NaN(), watermark: math.NaN(), low: math.NaN(), high: math.NaN(), hit: float64(k.PrefixHitRatio)}
 		if !(l.hit >= 0) {
 			l.hit = 0
 		}
@@ -245,6 +256,9 @@ func (c *Curve) loadClasses() []loadClass {
 		}
 		if s := k.poisson(); s != nil {
 			l.knee, l.watermark = c.bounds(s)
+			if s.Knee != nil && s.Knee.Rate > 0 && s.Knee.Low > 0 && s.Knee.High > 0 {
+				l.low, l.high = float64(s.Knee.Low), float64(s.Knee.High)
+			}
 		}
 		classes = append(classes, l)
 	}
@@ -261,6 +275,16 @@ func (c *Class) poisson() *Study {
 		return &c.Studies[0]
 	}
 	return nil
+}
+
+// LiveStudy is the study that a class's live load is judged by, nil when it has
+// none, and the offered rate that counts as a load ratio of 1; NaN when it has none.
+func (c *Curve) LiveStudy(class *Class) (s *Study, knee float64) {
+	if s = class.poisson(); s == nil {
+		return nil, math.NaN()
+	}
+	knee, _ = c.bounds(s)
+	return s, knee
 }
 
 // bounds are the rates that count as 1 and as the watermark. A study that

@@ -202,3 +202,33 @@ func TestLoadIsUnknownRatherThanWrong(t *testing.T) {
 		})
 	}
 }
+
+// The interval of the mix's knee is that of its classes: here each is from 0.9 to 1.1 of the knee.
+func TestLoadInterval(t *testing.T) {
+	c := liveCurve()
+	if l := c.Load(liveTraffic(c, 0.3, 0.2, 0, 0), LoadOptions{}); !about(l.Low, 0.9) || !about(l.High, 1.1) {
+		t.Errorf("the interval of the knee is from %v to %v, want 0.9 to 1.1", l.Low, l.High)
+	}
+	c.Classes[1].Studies[1].Knee.High = capacity.Unknown()
+	if l := c.Load(liveTraffic(c, 0.3, 0.2, 0, 0), LoadOptions{}); !math.IsNaN(l.Low) || !math.IsNaN(l.High) {
+		t.Errorf("with a class whose interval is open it is from %v to %v, want unknown", l.Low, l.High)
+	}
+	if l := c.Load(liveTraffic(c, 0.3, 0, 0.1, 0), LoadOptions{}); !about(l.Low, 0.9) || !about(l.High, 1.1) {
+		t.Errorf("a class without traffic makes it %v to %v, want 0.9 to 1.1", l.Low, l.High)
+	}
+}
+
+func TestLiveStudy(t *testing.T) {
+	c := liveCurve()
+	if s, knee := c.LiveStudy(&c.Classes[0]); s != &c.Classes[0].Studies[1] || !about(knee, float64(s.Knee.Rate)) {
+		t.Errorf("study %+v with a knee of %v, want the one of Poisson arrivals", s, knee)
+	}
+	c.Classes[0].Studies = c.Classes[0].Studies[:1]
+	if s, knee := c.LiveStudy(&c.Classes[0]); s == nil || knee != 1 {
+		t.Errorf("study %+v with a knee of %v, want the first, with its safe rate", s, knee)
+	}
+	c.Classes[0].Studies = nil
+	if s, knee := c.LiveStudy(&c.Classes[0]); s != nil || !math.IsNaN(knee) {
+		t.Errorf("study %+v with a knee of %v, want none", s, knee)
+	}
+}
