@@ -228,8 +228,8 @@ func peer(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return fmt.Errorf("vllm bench serve: %w", err)
 	}
-	const short, paced, tokens = 3000, 1500, 32
-	a, err := v.run(ctx, `{}`, short, 1, "--max-concurrency", "64")
+	const brief, paced, tokens = 3000, 1500, 32
+	a, err := v.run(ctx, `{}`, brief, 1, "--max-concurrency", "64")
 	if err != nil {
 		return fmt.Errorf("vllm bench serve, short: %w", err)
 	}
@@ -237,9 +237,18 @@ func peer(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return fmt.Errorf("vllm bench serve, paced: %w", err)
 	}
-	fmt.Fprintf(out, "\nvllm bench serve on the same core: %.0f short requests/s, %.0f by 1 / CPU time; %.0f paced events/s by 1 / CPU time; %.0f s for 30 requests.\n",
-		float64(a.seen.Requests)/(a.seen.Last-a.seen.First), short/(a.cpu-base.cpu), paced*tokens/(b.cpu-base.cpu), base.wall)
+	fmt.Fprintf(out, "\nvllm bench serve on the same core: %.0f short requests/s, %s by 1 / CPU time; %s paced events/s by 1 / CPU time; %.0f s for 30 requests.\n",
+		float64(a.seen.Requests)/(a.seen.Last-a.seen.First), perCPU(brief, a.cpu-base.cpu), perCPU(paced*tokens, b.cpu-base.cpu), base.wall)
 	return nil
+}
+
+// perCPU is how many a second of CPU time does. What a run costs is less the
+// cost of starting, which on a busy machine may differ by more than the run.
+func perCPU(n, cpu float64) string {
+	if cpu <= 0 {
+		return "unknown"
+	}
+	return short(n / cpu)
 }
 
 type vllm struct{ program, tokenizer, url string }
