@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	toolkit "github.com/prometheus/exporter-toolkit/web"
 
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
@@ -204,4 +205,51 @@ func addRulesFlags(c *kingpin.CmdClause) *rulesFlags {
 	c.Flag("storage.path", "Directory that keeps the rules' window over a restart; in memory only when empty.").StringVar(&f.storagePath)
 	c.Flag("storage.retention", "How far back a recording rule may look.").Default("2h").DurationVar(&f.retention)
 	return f
+}
+
+// curveFlags choose the capacity curve, and how it counts.
+type curveFlags struct {
+	file       string
+	correction string
+	kvBound    string
+	identity   *identityFlags
+}
+
+// Values of --curve.correction and --kv-bound.
+const (
+	correctionObserve, correctionApply = "observe", "apply"
+	kvBoundOn, kvBoundOff              = "on", "off"
+)
+
+func addCurveFlags(c *kingpin.CmdClause) *curveFlags {
+	f := &curveFlags{}
+	c.Flag("curve.file", "Capacity curve that probe measured for this engine; read again when it changes, on SIGHUP and /-/reload. Without one the headroom is an upper bound.").StringVar(&f.file)
+	c.Flag("curve.correction", "observe shows how much slower the engine is than its curve; apply also raises the load ratio by it, and never lowers it.").Default(correctionObserve).EnumVar(&f.correction, correctionObserve, correctionApply)
+	c.Flag("kv-bound", "off leaves the KV cache's usage out of the headroom, as where an offload tier keeps it full on purpose.").Default(kvBoundOn).EnumVar(&f.kvBound, kvBoundOn, kvBoundOff)
+	f.identity = addIdentityFlags(c)
+	return f
+}
+
+// open reads the curve file; nil when none is given.
+func (f *curveFlags) open(logger *slog.Logger) (*sidecar.CurveFile, error) {
+	if err := f.identity.apply(&curve.Identity{}); err != nil {
+		return nil, err
+	}
+	if f.file == "" {
+		return nil, nil
+	}
+	file, err := sidecar.OpenCurveFile(f.file, logger)
+	if err != nil {
+		return nil, fmt.Errorf("--curve.file: %w", err)
+	}
+	return file, nil
+}
+
+// configure sets what the flags say of a sidecar.
+func (f *curveFlags) configure(c *sidecar.Config) {
+	c.ApplyCorrection = f.correction == correctionApply
+	c.TokenSlotsUnbound = f.kvBound == kvBoundOff
+	c.Identity = func(o engine.Observation, s gpu.Snapshot) (curve.Identity, error) {
+		return gatherIdentity(o, s, f.identity.overrides)
+	}
 }

@@ -29,7 +29,9 @@ type product struct {
 	telemetryPath string
 	rules         *rulesFlags
 	// gpus is nil when something else reads them.
-	gpus   *gpu.Collector
+	gpus *gpu.Collector
+	// curve is nil without a curve file.
+	curve  *sidecar.CurveFile
 	logger *slog.Logger
 
 	live      *sidecar.Sidecar
@@ -88,6 +90,9 @@ func (p *product) run(ctx context.Context, listen func(*http.Server) error) erro
 	if p.gpus != nil {
 		group.Go(func() error { return p.gpus.Run(ctx) })
 	}
+	if p.curve != nil {
+		group.Go(func() error { return p.curve.Run(ctx) })
+	}
 	err := group.Wait()
 	p.close()
 	if errors.Is(err, gpu.ErrDriverChanged) {
@@ -111,14 +116,19 @@ func (p *product) close() {
 	}
 }
 
-// reload reads the rule files again.
+// reload reads the rule files and the capacity curve again. What cannot be
+// read leaves in force what was before it, and the other is read nevertheless.
 func (p *product) reload() error {
-	if err := p.evaluator.Reload(); err != nil {
-		p.logger.Error("rule files not reloaded; those in force stay", "err", err)
-		return err
+	rulesErr := p.evaluator.Reload()
+	if rulesErr != nil {
+		p.logger.Error("rule files not reloaded; those in force stay", "err", rulesErr)
+	} else {
+		p.logger.Info("rule files reloaded")
 	}
-	p.logger.Info("rule files reloaded")
-	return nil
+	if p.curve == nil {
+		return rulesErr
+	}
+	return errors.Join(rulesErr, p.curve.Reload()) // The curve's file logs by itself.
 }
 
 func (p *product) reloadOnHangup(ctx context.Context) error {

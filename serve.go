@@ -41,6 +41,7 @@ type serveFlags struct {
 	slo           sidecar.SLO
 	gpu           *gpuFlags
 	rules         *rulesFlags
+	curve         *curveFlags
 	weightBytes   byteSize
 	kvBytes       byteSize
 	gpus          int
@@ -67,7 +68,7 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
 	count(c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1"), &f.gpus)
 	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; read from its driver when 0; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
-	f.gpu, f.rules = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c)
+	f.gpu, f.rules, f.curve = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c), addCurveFlags(c)
 	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
 	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
 	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }
@@ -117,10 +118,18 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		Logger: logger,
 	}
 	config.GPU = gpus
+	f.curve.configure(&config)
+	curveFile, err := f.curve.open(logger)
+	if err != nil {
+		return usageError{err}
+	}
+	if curveFile != nil {
+		config.Curve = curveFile
+	}
 	if f.once {
 		return once(ctx, config, gpus, f.output, out)
 	}
-	p := &product{telemetryPath: f.telemetryPath, rules: f.rules, gpus: gpus, logger: logger}
+	p := &product{telemetryPath: f.telemetryPath, rules: f.rules, gpus: gpus, curve: curveFile, logger: logger}
 	if err := p.build(config); err != nil {
 		return err
 	}
