@@ -51,9 +51,11 @@ type rank struct {
 }
 
 // read takes a reading into the rank's windows.
-func (r *rank) read(at time.Time, er *engine.Rank) {
-	r.window.add(readingOf(at, er))
-	r.mix.add(lengthReadingOf(at, er))
+func (r *rank) read(at time.Time, er *engine.Rank, gpus gpuSigns) {
+	reading := readingOf(at, er)
+	reading.gpu = gpus
+	r.window.add(reading)
+	r.mix.add(slowReadingOf(at, er))
 }
 
 // forget is for a new process of the engine: what another one did says
@@ -66,6 +68,9 @@ func (r *rank) forget() {
 // replica derives what is published of a rank, and follows it over time.
 func (s *Sidecar) replica(r *rank, er *engine.Rank, at time.Time, memory memoryBandwidth, held heldCurve) Replica {
 	rep := s.derive(r, er, memory, held)
+	if rep.State.Known() && len(r.window.readings) > 0 {
+		rep.Bottleneck = s.attribute(r, &rep, held)
+	}
 	// Without a curve the ratio is a bound, and where it goes says little.
 	ratio := math.NaN()
 	if rep.Curve.Valid {
@@ -414,6 +419,7 @@ func unknownReplica(modelName, engineRank string, state engine.State) Replica {
 		Latencies:      Latencies{n, n, n, n},
 		BacklogSeconds: n,
 		Curve:          unknownCurve(ReasonNoCurve),
+		Bottleneck:     capacity.Attribution{Bottleneck: capacity.BottleneckUnknown},
 		Forecast:       unknownForecast(),
 		Burn:           unknownBurn(),
 	}

@@ -85,6 +85,7 @@ type Sidecar struct {
 	gone         bool
 	resets       uint64
 	startup      startup
+	steps        stepModel
 	ranks        map[rankKey]*rank
 	historyMutex sync.RWMutex
 }
@@ -216,6 +217,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot, restarted bo
 	}
 	s.forgetRanks(o.Reading.Ranks)
 	s.engineType = o.Type
+	signs := signsOf(gpus, len(o.Reading.Ranks))
 	memory := s.memoryBandwidth(gpus, len(o.Reading.Ranks))
 	replicas := make([]Replica, 0, len(o.Reading.Ranks))
 	for i := range o.Reading.Ranks {
@@ -231,7 +233,7 @@ func (s *Sidecar) replicas(o engine.Observation, gpus gpu.Snapshot, restarted bo
 			if restarted {
 				r.forget()
 			}
-			r.read(o.Reading.At, &er)
+			r.read(o.Reading.At, &er, signs)
 		}
 		replicas = append(replicas, s.replica(r, &er, o.At, memory, held))
 	}

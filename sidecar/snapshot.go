@@ -112,6 +112,8 @@ type Replica struct {
 	// Bandwidth has the sources that are known, best first.
 	Bandwidth []BandwidthSaturation
 	Curve     CurveStatus
+	// Bottleneck is what limits the replica, and the evidence.
+	Bottleneck capacity.Attribution
 	// Forecast and Burn are of the load ratio, and known only while the curve is valid.
 	Forecast Forecast
 	Burn     Burn

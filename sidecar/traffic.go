@@ -13,16 +13,18 @@ import (
 // histograms are large, and its shape changes slowly.
 const mixStep = 15 * time.Second
 
-// lengthReading is what a mix needs of one rank at one moment: counters
-// corrected for resets, NaN or nil where the engine does not tell.
-type lengthReading struct {
+// slowReading is what is kept of one rank at one moment for a mix and for
+// percentiles: counters corrected for resets, NaN or nil where the engine does
+// not tell.
+type slowReading struct {
 	at                                                                    time.Time
 	firstTokens, promptTokens, computedTokens, generationTokens, finished float64
 	promptLengths, generationLengths                                      *engine.Histogram
+	firstToken, interToken                                                *engine.Histogram
 }
 
-func lengthReadingOf(at time.Time, r *engine.Rank) lengthReading {
-	return lengthReading{
+func slowReadingOf(at time.Time, r *engine.Rank) slowReading {
+	return slowReading{
 		at:                at,
 		firstTokens:       totalOf(r.Histogram(engine.TimeToFirstToken)).count,
 		promptTokens:      r.Value(engine.PromptTokens),
@@ -31,17 +33,19 @@ func lengthReadingOf(at time.Time, r *engine.Rank) lengthReading {
 		finished:          r.Value(engine.RequestsFinished),
 		promptLengths:     r.Histogram(engine.PromptLength),
 		generationLengths: r.Histogram(engine.GenerationLength),
+		firstToken:        r.Histogram(engine.TimeToFirstToken),
+		interToken:        r.Histogram(engine.InterTokenLatency),
 	}
 }
 
 // mixWindow keeps a rank's readings of the last capacity.MixWindowMax, a
 // mixStep apart, and the newest.
 type mixWindow struct {
-	steps  []lengthReading
-	newest lengthReading
+	steps  []slowReading
+	newest slowReading
 }
 
-func (w *mixWindow) add(r lengthReading) {
+func (w *mixWindow) add(r slowReading) {
 	w.newest = r
 	if n := len(w.steps); n > 0 && r.at.Sub(w.steps[n-1].at) < mixStep {
 		return
@@ -84,14 +88,14 @@ func (w *mixWindow) traffic() capacity.Traffic {
 	t.ComputedPromptTokens = (b.computedTokens - a.computedTokens) / seconds
 	t.GenerationTokens = (b.generationTokens - a.generationTokens) / seconds
 	t.Completions = b.finished - a.finished
-	t.PromptLengths = lengthsBetween(a.promptLengths, b.promptLengths)
-	t.GenerationLengths = lengthsBetween(a.generationLengths, b.generationLengths)
+	t.PromptLengths = between(a.promptLengths, b.promptLengths)
+	t.GenerationLengths = between(a.generationLengths, b.generationLengths)
 	return t
 }
 
-// lengthsBetween is what was counted between two readings of a histogram;
+// between is what was counted between two readings of a histogram;
 // empty when one is absent or the engine came back with other bounds.
-func lengthsBetween(a, b *engine.Histogram) capacity.Histogram {
+func between(a, b *engine.Histogram) capacity.Histogram {
 	if a == nil || b == nil || len(b.Bounds) < 2 || !slices.Equal(a.Bounds, b.Bounds) {
 		return capacity.Histogram{}
 	}

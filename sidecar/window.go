@@ -25,6 +25,8 @@ type reading struct {
 	interToken       total
 	queueTime        total
 	prefillTime      total
+	decodeTime       total
+	gpu              gpuSigns
 }
 
 // total is a histogram's sum and count.
@@ -47,6 +49,7 @@ func readingOf(at time.Time, r *engine.Rank) reading {
 		interToken:       totalOf(r.Histogram(engine.InterTokenLatency)),
 		queueTime:        totalOf(r.Histogram(engine.QueueTime)),
 		prefillTime:      totalOf(r.Histogram(engine.PrefillTime)),
+		decodeTime:       totalOf(r.Histogram(engine.DecodeTime)),
 	}
 }
 
