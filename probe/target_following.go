@@ -3,6 +3,7 @@ package probe
 import (
 	"cmp"
 	"math"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -34,7 +35,9 @@ type following struct {
 	untold        []knee.Request
 	firsts        []first
 	ended, failed int
-	lastEnd       time.Duration
+	// refused of those that failed were turned away by an engine that had enough.
+	refused int
+	lastEnd time.Duration
 
 	samples []knee.Sample
 	// preempted is the engine's counter at the load's start.
@@ -70,6 +73,9 @@ func (f *following) done(asked *workload.Request, rec *Record, x *Exchange) {
 	f.ended++
 	if rec.Failed() && rec.Outcome != LengthMismatch {
 		f.failed++
+		if rec.Status == http.StatusTooManyRequests || rec.Status == http.StatusServiceUnavailable {
+			f.refused++
+		}
 	}
 	if x != nil {
 		f.lastEnd = max(f.lastEnd, x.End)
@@ -168,7 +174,7 @@ func (f *following) look(o engine.Observation) error {
 	g := gaugesOf(&o)
 	v := view{now: now, engine: &o, gauges: g}
 	f.mu.Lock()
-	v.ended, v.failed = f.ended, f.failed
+	v.ended, v.failed, v.refused = f.ended, f.failed, f.refused
 	f.firsts = slices.DeleteFunc(f.firsts, func(t first) bool { return t.at < now-2*othersWindow })
 	v.firsts = slices.Clone(f.firsts)
 	f.mu.Unlock()

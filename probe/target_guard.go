@@ -73,9 +73,10 @@ type view struct {
 	engine *engine.Observation
 	gauges
 	gpus gpu.Snapshot
-	// ended and failed are the probe's requests so far, inFlight those under
+	// ended and failed are the probe's requests so far, refused those that failed
+	// because the engine turned them away, inFlight those under
 	// way, unbegun those of them without a token yet.
-	ended, failed, inFlight, unbegun int
+	ended, failed, refused, inFlight, unbegun int
 	// firsts are the probe's first tokens of the last while.
 	firsts []first
 }
@@ -161,8 +162,14 @@ func (g *guard) look(v *view) (reason, evidence string) {
 	if evidence := throttled(&v.gpus); evidence != "" {
 		return HarmThrottle, evidence
 	}
-	if v.ended >= minFailureRequests && float64(v.failed) > maxFailureShare*float64(v.ended) {
-		return HarmFailures, fmt.Sprintf("%d of %d requests failed", v.failed, v.ended)
+	failed := v.failed
+	if !g.others {
+		// An engine that turns away what is too much for it takes care of itself:
+		// the load fails, and nobody else is hurt.
+		failed -= v.refused
+	}
+	if v.ended >= minFailureRequests && float64(failed) > maxFailureShare*float64(v.ended) {
+		return HarmFailures, fmt.Sprintf("%d of %d requests failed", failed, v.ended)
 	}
 	if !o.Fresh {
 		return "", ""

@@ -74,6 +74,12 @@ func TestGuard(t *testing.T) {
 			}
 		}, HarmKV, 4 * second},
 		{"KV full by the probe alone", false, func(v *view) { v.kv = 0.99 }, "", 0},
+		{"an engine that turns requests away, alone", false, func(v *view) {
+			v.ended, v.failed, v.refused = int(10*v.now/second), int(v.now/second), int(v.now/second)
+		}, "", 0},
+		{"an engine that turns requests away, beside others", true, func(v *view) {
+			v.ended, v.failed, v.refused = int(10*v.now/second), int(v.now/second), int(v.now/second)
+		}, HarmFailures, 5 * second},
 		{"failures", false, func(v *view) { v.ended, v.failed = int(10*v.now/second), int(v.now/second) }, HarmFailures, 5 * second},
 		{"few failures", false, func(v *view) { v.ended, v.failed = 1000, 10 }, "", 0},
 		{"failures of too few", false, func(v *view) { v.ended, v.failed = 49, 49 }, "", 0},
