@@ -84,7 +84,8 @@ type Client struct {
 
 // Workload is what was sent, so that it can be sent again.
 type Workload struct {
-	// Hash is the SHA-256 of the classes and the seed, in hex.
+	// Hash is the SHA-256 of the classes and the trace, in hex; not of the seed:
+	// two draws of the same classes are the same workload.
 	Hash string `json:"hash"`
 	Seed uint64 `json:"seed"`
 	// Flags are the flags that make it, for a person.
