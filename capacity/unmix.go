@@ -402,25 +402,34 @@ func commonBounds(a, b []float64) []float64 {
 // count those that are cancelled later, and the growth of the queue.
 type Arrivals struct{ Count, Seconds float64 }
 
-// stepZ is how many standard errors a short window must lie above the long
+// stepZ is how many standard errors a short window must differ from the long
 // one: by chance that happens less than once in some hours.
 const stepZ = 4
 
 // OfferedRate is the rate of requests per second at which they arrive: that of
-// the long window, or of the recent one that is higher by more than chance, so
-// that a step shows within seconds and a quiet load does not flicker. A fall
-// shows with the long window. NaN when the long one is not known.
+// the long window, unless recent ones, the shorter first, differ by more than
+// chance. A rise in any of them counts, so that a step shows within seconds and
+// a quiet load does not flicker; a fall only in the last one. NaN when the long
+// window is not known.
 func OfferedRate(long Arrivals, recent ...Arrivals) float64 {
 	if !(long.Seconds > 0) || math.IsNaN(long.Count) || math.IsInf(long.Count, 0) {
 		return math.NaN()
 	}
 	// Requests that leave the queue without a first token make the sum fall.
-	offered := max(long.Count, 0) / long.Seconds
-	best := offered
-	for _, a := range recent {
-		if expected := offered * a.Seconds; a.Seconds > 0 && a.Count-expected > stepZ*math.Sqrt(max(expected, 1)) {
-			best = max(best, a.Count/a.Seconds)
+	usual := max(long.Count, 0) / long.Seconds
+	offered := usual
+	for i, a := range recent {
+		if !(a.Seconds > 0) || math.IsNaN(a.Count) {
+			continue
+		}
+		expected := usual * a.Seconds
+		z := (a.Count - expected) / math.Sqrt(max(expected, 1))
+		switch last := i == len(recent)-1; {
+		case z > stepZ:
+			offered = max(offered, a.Count/a.Seconds)
+		case z < -stepZ && last && offered == usual:
+			offered = max(a.Count, 0) / a.Seconds
 		}
 	}
-	return best
+	return offered
 }

@@ -19,6 +19,9 @@ const (
 	// prefill, so fewer prefix-cache hits than the curve had weigh on all of it,
 	// and more count for nothing.
 	ReasonPrefillShareUnknown capacity.Reason = "prefill_share_unknown"
+	// ReasonResourcesUnknown: the curve does not tell what its classes use at
+	// their knees, so all of them are taken to fill the same, which puts the ratio high.
+	ReasonResourcesUnknown capacity.Reason = "resources_unknown"
 )
 
 // LoadOptions is what a live load needs besides the traffic.
@@ -42,6 +45,8 @@ type Load struct {
 	Ratio float64
 	// Estimate is the ratio whatever its validity, for display beside its reasons.
 	Estimate float64
+	// Resource is what the ratio is of; empty when the curve does not tell them apart.
+	Resource Resource
 	// Watermark is the load ratio at the watermark, of the present mix.
 	Watermark float64
 	// Low and High are the load ratios at the bounds of the knee's interval, of
@@ -65,7 +70,7 @@ type ClassLoad struct {
 	Name string
 	// Rate in requests per second, and Knee of the class alone.
 	Rate, Knee float64
-	// Ratio is Rate / Knee with every treatment: the ratios add up to Load.Estimate.
+	// Ratio is the class's part of Load.Estimate, in proportion to Rate / Knee with every treatment.
 	Ratio float64
 	// PrefillShare is the part of the class's load that is prefill; NaN is unknown.
 	PrefillShare float64
@@ -73,12 +78,13 @@ type ClassLoad struct {
 
 // Load is the live load of the curve:
 //
-//	ratio = correction * sum over classes of rate / knee
+//	ratio = correction * largest of the resources: sum over classes of use * rate / knee
 //
 // with the rates that capacity.Unmix finds, or the last valid mix, or the
-// classes' weights. The part of a class that is prefill scales with the
-// prompt tokens that the prefix cache does not give, the rest with what
-// speculative decoding gives.
+// classes' weights. A class's use of a resource is what it takes of it at its
+// knee (see Resource); without them every use is 1, and the ratio is the sum of
+// rate / knee. The part of a class that is prefill scales with the prompt tokens
+// that the prefix cache does not give, the rest with what speculative decoding gives.
 func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	classes := c.loadClasses()
 	l := Load{
@@ -99,9 +105,12 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	if o.Correction > 1 && !math.IsInf(o.Correction, 0) {
 		correction = o.Correction
 	}
-	// perRequest is the load of one request per second of the mix, and what it
-	// would be if the other rates counted as 1.
-	var perRequest, watermark, low, high, unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
+	uses := c.uses(classes)
+	if uses == nil && len(classes) > 0 {
+		l.Reasons = append(l.Reasons, ReasonResourcesUnknown)
+	}
+	var demands [len(resources)]demand
+	var sum, unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
 	for i, k := range classes {
 		m := l.Mix.Classes[i]
 		cl := ClassLoad{Name: k.shape.Name, Rate: m.Rate, Knee: k.knee, PrefillShare: math.NaN(), Ratio: math.NaN()}
@@ -110,17 +119,22 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 			cl.PrefillShare = prefill[i]
 			factor = prefill[i]*hits + (1-prefill[i])*decode
 		}
-		factor *= correction
 		prompts += m.Share * k.shape.PromptTokens
 		generations += m.Share * k.shape.GenerationTokens
 		switch {
 		case k.knee > 0:
 			cl.Ratio = factor * m.Rate / k.knee
-			perRequest += factor * m.Share / k.knee
-			watermark += factor * m.Share / k.watermark
-			if m.Share > 0 {
-				low += factor * m.Share / k.low
-				high += factor * m.Share / k.high
+			sum += factor * m.Share / k.knee
+			if uses == nil {
+				demands[0].add(factor*m.Share, k)
+				break
+			}
+			for r, u := range uses[i] {
+				// Hits and accepted tokens save steps, not what a request holds while it is there.
+				if r > 0 {
+					factor = max(factor, 1)
+				}
+				demands[r].add(factor*u*m.Share, k)
 			}
 		case m.Share > 0:
 			unmeasured += m.Share
@@ -128,6 +142,19 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 			unmeasuredGenerations += m.Share * k.shape.GenerationTokens
 		}
 		l.Classes = append(l.Classes, cl)
+	}
+	binding := 0
+	for r := range demands {
+		if demands[r].knee > demands[binding].knee {
+			binding = r
+		}
+	}
+	if uses != nil {
+		l.Resource = resources[binding]
+	}
+	d := demands[binding]
+	for i := range l.Classes {
+		l.Classes[i].Ratio *= correction * d.knee / sum
 	}
 	if unmeasured > 0 {
 		l.Coverage -= max(unmeasured, ratio(unmeasuredPrompts, prompts), ratio(unmeasuredGenerations, generations))
@@ -137,10 +164,10 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 			l.Reasons = append(l.Reasons, capacity.ReasonCoverageLow)
 		}
 	}
-	if perRequest > 0 {
-		l.Low, l.High = perRequest/low, perRequest/high
+	if d.knee > 0 {
+		l.Low, l.High = d.knee/d.low, d.knee/d.high
 	}
-	l.judge(t, perRequest, watermark)
+	l.judge(t, correction*d.knee, correction*d.watermark)
 	return l
 }
 
@@ -263,6 +290,83 @@ func (c *Curve) loadClasses() []loadClass {
 		classes = append(classes, l)
 	}
 	return classes
+}
+
+// demand is what one request per second of a mix takes of a resource, where
+// each of these rates of a class counts as 1.
+type demand struct{ knee, watermark, low, high float64 }
+
+func (d *demand) add(share float64, k loadClass) {
+	if share > 0 {
+		d.knee += share / k.knee
+		d.watermark += share / k.watermark
+		d.low += share / k.low
+		d.high += share / k.high
+	}
+}
+
+// Resource is what a class can fill, and what others need as well.
+type Resource string
+
+// The resources. A class whose knee is where the slots are full leaves step
+// time to one whose knee is where steps become long: their loads do not add up
+// to the full. What a class uses at its knee is read off its points there.
+const (
+	// StepTime: the share of a step that is there because of the load,
+	// 1 - inter-token latency of an idle engine / that at the knee.
+	StepTime Resource = "step_time"
+	// SequenceSlots: requests running.
+	SequenceSlots Resource = "sequence_slots"
+	// TokenSlots: the KV cache's peak, as it is the peak that makes a request wait.
+	TokenSlots Resource = "token_slots"
+)
+
+var resources = [...]Resource{StepTime, SequenceSlots, TokenSlots}
+
+// use is how much of each resource a class takes at its knee, of what there is
+// or of the most that a class takes.
+type use [len(resources)]float64
+
+// idleRatio is the load up to which a point shows an idle engine's steps.
+const idleRatio = 0.3
+
+// uses are those of the classes; nil when a class with a knee has no points that show them.
+func (c *Curve) uses(classes []loadClass) []use {
+	uses := make([]use, len(classes))
+	// How long steps may become is what the classes' knees tell; the others have an end.
+	most := use{0, float64(c.Identity.MaxNumSeqs), 1}
+	for i, k := range classes {
+		if !(k.knee > 0) {
+			continue
+		}
+		class := &c.Classes[i]
+		line, knee := class.line(k.knee), class.poisson().Knee
+		if knee == nil || len(line) < 2 || line[0].ratio > idleRatio || line[len(line)-1].ratio < 0.95 {
+			return nil
+		}
+		at := expectedPart{line: line, load: 1, rate: 1}
+		uses[i] = use{1 - line[0].itl/at.itl(1), at.running(1), float64(knee.KVPeak)}
+		for r, u := range uses[i] {
+			if !(u > 0) {
+				return nil
+			}
+			most[r] = max(most[r], u)
+		}
+	}
+	for i, k := range classes {
+		if !(k.knee > 0) {
+			continue
+		}
+		full := 0
+		for r := range most {
+			if uses[i][r] /= most[r]; uses[i][r] > uses[i][full] {
+				full = r
+			}
+		}
+		// A class alone is full at its knee, by what it uses most.
+		uses[i][full] = 1
+	}
+	return uses
 }
 
 // poisson is the study of random arrivals that are as bursty as independent

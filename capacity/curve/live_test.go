@@ -232,3 +232,66 @@ func TestLiveStudy(t *testing.T) {
 		t.Errorf("study %+v with a knee of %v, want none", s, knee)
 	}
 }
+
+// liveResources gives the classes points: chat has long steps at its knee, rag
+// has nearly all of the 100 slots.
+func liveResources(c *Curve) {
+	c.Classes = c.Classes[:2]
+	c.Identity.MaxNumSeqs = 100
+	for i, at := range []struct{ itl, running, kv Value }{{0.020, 20, 0.3}, {0.0125, 95, 0.5}} {
+		s := &c.Classes[i].Studies[1]
+		s.Knee.KVPeak = at.kv
+		for _, load := range []Value{0.1, 1} {
+			p := Point{Purpose: PurposeProbe, OfferedRate: load * s.Knee.Rate, Engine: UnknownEngineReadings()}
+			p.ITL.Mean, p.Engine.RunningMean = 0.010, load*at.running
+			if load == 1 {
+				p.ITL.Mean = at.itl
+			}
+			s.Points = append(s.Points, p)
+		}
+	}
+}
+
+// Classes that are full by different resources leave room for each other.
+func TestLoadOfResources(t *testing.T) {
+	tests := []struct {
+		name     string
+		change   func(*Curve)
+		loads    []float64
+		ratio    float64
+		resource Resource
+	}{
+		{"chat alone", nil, []float64{1, 0}, 1, StepTime},
+		{"rag alone", nil, []float64{0, 1}, 1, SequenceSlots},
+		// Steps: 0.5 of chat, and of rag 0.5 * (1-10/12.5) / (1-10/20); slots: 0.5 * 0.2 + 0.5.
+		{"half of each", nil, []float64{0.5, 0.5}, 0.7, StepTime},
+		{"little of chat", nil, []float64{0.1, 0.9}, 0.92, SequenceSlots},
+		{"slots of the engine unknown", func(c *Curve) { c.Identity.MaxNumSeqs = 0 }, []float64{0.1, 0.9}, 0.9 + 0.1*20/95, SequenceSlots},
+		{"the KV cache is full with rag", func(c *Curve) { c.Classes[1].Studies[1].Knee.KVPeak = 1 }, []float64{0.2, 0.8}, 0.86, TokenSlots},
+		{"no idle point", func(c *Curve) { c.Classes[0].Studies[1].Points = c.Classes[0].Studies[1].Points[1:] }, []float64{0.5, 0.5}, 1, ""},
+		{"no point at the knee", func(c *Curve) { c.Classes[1].Studies[1].Points[1].OfferedRate *= 0.9 }, []float64{0.5, 0.5}, 1, ""},
+		{"running unknown", func(c *Curve) { c.Classes[1].Studies[1].Points[1].Engine.RunningMean = capacity.Unknown() }, []float64{0.5, 0.5}, 1, ""},
+		{"KV cache unknown", func(c *Curve) { c.Classes[0].Studies[1].Knee.KVPeak = capacity.Unknown() }, []float64{0.5, 0.5}, 1, ""},
+		{"steps do not lengthen", func(c *Curve) { c.Classes[0].Studies[1].Points[1].ITL.Mean = 0.010 }, []float64{0.5, 0.5}, 1, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := liveCurve()
+			liveResources(c)
+			if test.change != nil {
+				test.change(c)
+			}
+			l := c.Load(liveTraffic(c, test.loads...), LoadOptions{})
+			if !l.Valid || !about(l.Ratio, test.ratio) || l.Resource != test.resource {
+				t.Errorf("valid %v, ratio %v of %q, want %v of %q", l.Valid, l.Ratio, l.Resource, test.ratio, test.resource)
+			}
+			if slices.Contains(l.Reasons, ReasonResourcesUnknown) != (test.resource == "") {
+				t.Errorf("resource %q, reasons %v", l.Resource, l.Reasons)
+			}
+			// The interval and the watermark move with the ratio: all are rates of the same mix.
+			if !about(l.Watermark, 0.72) || !about(l.Low, 0.9) || !about(l.Classes[0].Ratio+l.Classes[1].Ratio, l.Ratio) {
+				t.Errorf("watermark %v, low %v, classes %+v", l.Watermark, l.Low, l.Classes)
+			}
+		})
+	}
+}
