@@ -62,6 +62,7 @@ func TestExposition(t *testing.T) {
 	none := func(*sidecar.Snapshot) {}
 	for name, change := range map[string]func(*sidecar.Snapshot){
 		"loaded": withGPUs, "two_ranks": withRanks(rank("0"), rank("1")), "down": engineDown, "before_the_first": none,
+		"curve": inForce, "curve_down": func(s *sidecar.Snapshot) { inForce(s); engineDown(s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			// In a bubble time is exact, and so are ages.
@@ -90,7 +91,7 @@ func TestExposition(t *testing.T) {
 }
 
 func TestMetricsLint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(registryOf(t, build(withGPUs, withRanks(rank("0"), rank("1")))))
+	problems, err := testutil.GatherAndLint(registryOf(t, build(withGPUs, withRanks(rank("0"), rank("1")), inForce)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,8 @@ func TestMetricsLint(t *testing.T) {
 }
 
 // A one-rank engine without a GPU, with every signal and every failure there
-// is, and the Go and process metrics beside it.
+// is, a curve of as many classes as are published, and the Go and process
+// metrics beside it.
 func TestSeriesBound(t *testing.T) {
 	s := build(func(s *sidecar.Snapshot) {
 		for i := range 30 {
@@ -127,6 +129,16 @@ func TestSeriesBound(t *testing.T) {
 			r.LoadRatios[c] = 0.5
 		}
 		r.Bandwidth = append(r.Bandwidth, sidecar.BandwidthSaturation{Ratio: 0.6, Source: "gpm"})
+	}, inForce, func(s *sidecar.Snapshot) {
+		var classes []string
+		for i := range maxClasses + 4 {
+			classes = append(classes, fmt.Sprintf("class_%d", i))
+		}
+		c := measuredCurve(classes...)
+		c.Stale = append(c.Stale, "driver_version", "power_limit_watts", "drift")
+		c.Reasons = []string{"identity_kv_tokens", "coverage_low", "few_completions"}
+		s.Replicas[0].Curve = c
+		s.Replicas[0].Forecast.Horizons[1].LoadRatio = 0.8
 	})
 	r := registryOf(t, s)
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.NewCollector("headroom_exporter"))
@@ -154,11 +166,13 @@ func TestOnlyKnownNumbersArePublished(t *testing.T) {
 	fromReadings := []string{
 		"headroom_ratio", "headroom_load_ratio", "headroom_binding_constraint", "headroom_requests_per_second", "headroom_sequence_slots", "headroom_token_slots",
 		"headroom_worst_rank", "headroom_all_ranks", "headroom_bandwidth", "occupancy", "_per_second", "headroom_engine_requests_", "_mean_seconds", "backlog", "limit_info",
+		"headroom_curve_coverage", "headroom_curve_knee", "headroom_curve_class", "headroom_curve_correction", "headroom_curve_latency", "headroom_curve_watermark",
+		"headroom_curve_mix", "headroom_curve_arrival", "headroom_forecast", "headroom_burn", "headroom_bottleneck",
 	}
 	for _, state := range engine.States {
 		t.Run(string(state), func(t *testing.T) {
 			// The numbers of the last good reading are still there.
-			got := series(t, build(func(s *sidecar.Snapshot) {
+			got := series(t, build(inForce, func(s *sidecar.Snapshot) {
 				s.Engine.State, s.Replicas[0].State = state, state
 			}))
 			if got[fmt.Sprintf("headroom_engine_state{state=%q}", state)] != 1 {

@@ -47,29 +47,34 @@ type engineDocument struct {
 	Series              number  `json:"series"`
 	// MissingSignals are signals that the engine's page does not carry.
 	MissingSignals []string `json:"missing_signals"`
+	// StartupSeconds is how long the last start took that was seen.
+	StartupSeconds number `json:"startup_seconds"`
 }
 
 type replicaDocument struct {
-	ModelName         string             `json:"model_name"`
-	Engine            string             `json:"engine"`
-	EngineType        *string            `json:"engine_type"`
-	EngineVersion     *string            `json:"engine_version"`
-	State             engine.State       `json:"state"`
-	Summary           string             `json:"summary"`
-	HeadroomRatio     number             `json:"headroom_ratio"`
-	BindingConstraint *string            `json:"binding_constraint"`
-	Zone              capacity.Zone      `json:"zone"`
-	LoadRatio         map[string]number  `json:"load_ratio"`
-	Left              leftDocument       `json:"left"`
-	Occupancy         occupancyDocuments `json:"occupancy"`
-	TokenBudget       limitDocument      `json:"token_budget"`
-	Requests          requestsDocument   `json:"requests"`
-	Rates             ratesDocument      `json:"rates"`
-	Latencies         latenciesDocument  `json:"latencies"`
-	BacklogSeconds    number             `json:"backlog_seconds"`
-	Bandwidth         *bandwidthDocument `json:"bandwidth_saturation"`
-	Curve             curveDocument      `json:"curve"`
-	Reasons           []string           `json:"reasons"`
+	ModelName         string              `json:"model_name"`
+	Engine            string              `json:"engine"`
+	EngineType        *string             `json:"engine_type"`
+	EngineVersion     *string             `json:"engine_version"`
+	State             engine.State        `json:"state"`
+	Summary           string              `json:"summary"`
+	HeadroomRatio     number              `json:"headroom_ratio"`
+	BindingConstraint *string             `json:"binding_constraint"`
+	Zone              capacity.Zone       `json:"zone"`
+	LoadRatio         map[string]number   `json:"load_ratio"`
+	Left              leftDocument        `json:"left"`
+	Occupancy         occupancyDocuments  `json:"occupancy"`
+	TokenBudget       limitDocument       `json:"token_budget"`
+	Requests          requestsDocument    `json:"requests"`
+	Rates             ratesDocument       `json:"rates"`
+	Latencies         latenciesDocument   `json:"latencies"`
+	BacklogSeconds    number              `json:"backlog_seconds"`
+	Bandwidth         *bandwidthDocument  `json:"bandwidth_saturation"`
+	Curve             curveDocument       `json:"curve"`
+	Bottleneck        *bottleneckDocument `json:"bottleneck"`
+	Forecast          *forecastDocument   `json:"forecast"`
+	Burn              *burnDocument       `json:"burn"`
+	Reasons           []string            `json:"reasons"`
 }
 
 type leftDocument struct {
@@ -124,15 +129,6 @@ type latenciesDocument struct {
 type bandwidthDocument struct {
 	Ratio  number `json:"ratio"`
 	Source string `json:"source"`
-}
-
-type curveDocument struct {
-	Valid bool `json:"valid"`
-	// Reasons are short codes; Notice puts them into words, null when the curve is valid.
-	Reasons []string `json:"reasons"`
-	Notice  *notice  `json:"notice"`
-	// CoverageRatio is the share of the live traffic that the curve's classes explain.
-	CoverageRatio number `json:"coverage_ratio"`
 }
 
 type gpuDocument struct {
@@ -233,6 +229,7 @@ func newEngineDocument(s *sidecar.Snapshot, now time.Time) engineDocument {
 		MaxModelLength:      number(positive(e.MaxModelLen)),
 		Series:              number(positive(e.Series)),
 		MissingSignals:      missingSignals(e),
+		StartupSeconds:      number(positiveSeconds(e.Startup)),
 	}
 }
 
@@ -250,7 +247,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 		EngineType: optional(string(s.Engine.Type)), EngineVersion: optional(s.Engine.Version),
 		State: r.State,
 		Zone:  capacity.ZoneUnknown,
-		Curve: curveDocument{Valid: r.Curve.Valid, Reasons: list(r.Curve.Reasons), Notice: curveNotice(r.Curve), CoverageRatio: unknown},
+		Curve: newCurveDocument(r, s.At),
 		// What was known before a reading went bad is not known now.
 		HeadroomRatio: unknown,
 		LoadRatio:     loadRatios(capacity.UnknownLoadRatios()),
@@ -288,6 +285,10 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 	d.BacklogSeconds = number(r.BacklogSeconds)
 	if len(r.Bandwidth) > 0 {
 		d.Bandwidth = &bandwidthDocument{number(r.Bandwidth[0].Ratio), r.Bandwidth[0].Source}
+	}
+	d.Bottleneck = newBottleneckDocument(r.Bottleneck)
+	if r.Curve.Valid {
+		d.Forecast, d.Burn = newForecastDocument(r.Forecast), newBurnDocument(r.Burn)
 	}
 	return d
 }

@@ -77,7 +77,7 @@ func TestAPIDocumentation(t *testing.T) {
 		}
 		return b.String() + "\n"
 	}
-	s := build(withGPUs)
+	s := build(withGPUs, inForce)
 	s.GPU.Readings = s.GPU.Readings[:1]
 	columns := newHistoryColumns(model, "0", []sidecar.HistoryPoint{pointOf(s, moment.Add(-3*time.Second)), downPoint(moment)})
 	examples := []string{

@@ -1,14 +1,17 @@
 package web
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/sidecar"
 )
@@ -50,7 +53,7 @@ var groups = []group{
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Left.SequenceSlots })},
 			{"headroom_token_slots", gauge, "Token slots (tokens of KV cache) that are free below the usable share of the cache.",
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Left.TokenSlots })},
-			{"headroom_watermark_ratio", gauge, "Load ratio up to which a replica counts as stable (constant).",
+			{"headroom_watermark_ratio", gauge, "Load ratio up to which a replica counts as stable under the constraints other than the curve, which has its own (constant).",
 				noLabels, constant(capacity.Watermark)},
 			{"headroom_slo_ttft_seconds", gauge, "Time to first token that the service promises, in seconds (constant).",
 				noLabels, promise(func(s sidecar.SLO) time.Duration { return s.TimeToFirstToken })},
@@ -72,6 +75,8 @@ var groups = []group{
 		families: []family{
 			{"headroom_worst_rank_ratio", gauge, "Smallest headroom ratio of the ranks whose state is ok or idle.",
 				modelLabels, perModel(worstRank)},
+			{"headroom_all_ranks_curve_load_ratio", gauge, "Load ratio by the capacity curve of all ranks together: the mean of theirs, weighted by the requests that they are offered.",
+				modelLabels, perModel(curveOverRanks)},
 			{"headroom_all_ranks_requests_per_second", gauge, "Requests per second of the present traffic mix that all ranks together can still take.",
 				modelLabels, perModel(sumOf(func(r *sidecar.Replica) float64 { return r.Left.RequestsPerSecond }))},
 			{"headroom_all_ranks_sequence_slots", gauge, "Sequence slots that are free on all ranks together.",
@@ -82,12 +87,83 @@ var groups = []group{
 	},
 	{
 		title: "Capacity curve",
-		intro: "Whether the measured capacity curve counts for this replica.",
+		intro: "Whether the measured capacity curve counts for this replica, and the live load by it. What rests on the curve is there only while it counts.",
 		families: []family{
 			{"headroom_curve_valid", gauge, "1 when a capacity curve is in force for this replica, 0 when headroom rests on the engine's limits alone.",
 				rankLabels, named(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.Valid)) })},
 			{"headroom_curve_invalid_reason", gauge, "1 for each reason why no capacity curve is in force.",
 				with("reason"), named(readCurveReasons)},
+			{"headroom_curve_stale_reason", gauge, "1 for each reason to measure the capacity curve again; it counts nevertheless.",
+				with("reason"), named(func(r *sidecar.Replica, add rankAdd) {
+					for _, reason := range r.Curve.Stale {
+						add(1, reason)
+					}
+				})},
+			{"headroom_curve_info", gauge, "Always 1; the labels say which capacity curve was given: the id of its identity, its source (measured, imported or simulated) and whether it is an estimate.",
+				append(with("id"), "source", "estimate"), ofCurve(func(r *sidecar.Replica, add rankAdd) {
+					c := r.Curve.Curve
+					add(1, c.ID, string(c.Source), strconv.FormatBool(c.Estimate))
+				})},
+			{"headroom_curve_age_seconds", gauge, "Seconds since the capacity curve was measured.",
+				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(r.Curve.Age.Seconds()) })},
+			{"headroom_curve_last_reload_successful", gauge, "1 when what is in the capacity curve's file is in force, 0 when it could not be read and the curve before it stays.",
+				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.FileError == "")) })},
+			{"headroom_curve_coverage_ratio", gauge, "Share of the live traffic that the curve's classes explain; the curve counts from 0.9 on.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.Load.Coverage })},
+			{"headroom_curve_mix_info", gauge, "Always 1; the label says where the mix of classes comes from: histograms, sums, last_valid, declared_default or none.",
+				with("source"), freshEach(func(r *sidecar.Replica, add rankAdd) {
+					if r.Curve.Curve != nil {
+						add(1, string(r.Curve.Load.Mix.Source))
+					}
+				})},
+			{"headroom_curve_offered_requests_per_second", gauge, "Requests per second that arrive, as the load is judged by: a step shows within seconds.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.OfferedRequests })},
+			{"headroom_curve_mix_knee_requests_per_second", gauge, "Requests per second of the present mix at which the curve's load ratio is 1.",
+				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.Knee })},
+			{"headroom_curve_watermark_ratio", gauge, "The curve's load ratio at its watermark, of the present mix: the zone stable ends there.",
+				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.Watermark })},
+			{"headroom_curve_knee_requests_per_second", gauge, "Requests per second of a class alone at its knee; the first 16 classes of the curve.",
+				with("class"), freshEach(readClasses(func(k *curve.ClassLoad) float64 { return k.Knee }))},
+			{"headroom_curve_class_load_ratio", gauge, "What a class adds to the curve's load ratio; the first 16 classes of the curve.",
+				with("class"), freshEach(readClasses(func(k *curve.ClassLoad) float64 { return k.Ratio }))},
+			{"headroom_curve_correction_factor", gauge, "How many times longer latencies are than the curve says at this operating point, 0.5 to 2; 1 where too little was compared. It raises the load ratio only with --curve.correction=apply.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.CorrectionFactor })},
+			{"headroom_curve_latency_ratio", gauge, "Mean latency of the last minute / what the curve says at this operating point, by latency: time_to_first_token or inter_token_latency.",
+				with("latency"), freshEach(func(r *sidecar.Replica, add rankAdd) {
+					if r.Curve.Curve != nil {
+						add(r.Curve.TTFTRatio, "time_to_first_token")
+						add(r.Curve.ITLRatio, "inter_token_latency")
+					}
+				})},
+			{"headroom_curve_arrival_dispersion_ratio", gauge, "How bursty arrivals are: variance / mean of their counts, 1 when they are random.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.Burstiness.Dispersion })},
+		},
+	},
+	{
+		title: "Outlook",
+		intro: "Where the load ratio is going, and what limits the replica. Forecast and burn are there only while the capacity curve counts.",
+		families: []family{
+			{"headroom_forecast_time_to_knee_seconds", gauge, "Seconds until the load ratio is expected to reach 1: 0 when it has, +Inf when it is not within half an hour. Hidden while such forecasts are no better than no change.",
+				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Forecast.TimeToKnee })},
+			{"headroom_forecast_load_ratio", gauge, "Load ratio expected at a horizon. Hidden while such forecasts are no better than no change.",
+				with("horizon"), freshEach(readHorizons(func(h *sidecar.Horizon) float64 { return h.LoadRatio }))},
+			{"headroom_forecast_skill_ratio", gauge, "1 - mean error of the forecasts of the last day / that of no change: 1 is perfect, below 0 is worse than no change.",
+				with("horizon"), freshEach(readHorizons(func(h *sidecar.Horizon) float64 { return h.Skill.Ratio }))},
+			{"headroom_burn_ratio", gauge, "How fast the headroom is used up over a window: at 1 it is gone in the time that it takes to get more capacity.",
+				with("window"), freshEach(func(r *sidecar.Replica, add rankAdd) {
+					if r.Curve.Valid {
+						add(r.Burn.Fast, "10m")
+						add(r.Burn.Slow, "30m")
+					}
+				})},
+			{"headroom_burn_lead_seconds", gauge, "Seconds that it takes to get more capacity, by source: measured is the engine's last start, default an assumption.",
+				with("source"), freshEach(func(r *sidecar.Replica, add rankAdd) {
+					if r.Curve.Valid {
+						add(r.Burn.LeadSeconds, leadSource(r.Burn))
+					}
+				})},
+			{"headroom_bottleneck", gauge, "1 for what limits the replica, 0 for the others: gpu_throttled, cpu, slots, kv, prefill, decode, queue, or none.",
+				with("bottleneck"), freshEach(readBottleneck)},
 		},
 	},
 	{
@@ -120,6 +196,8 @@ var groups = []group{
 						add(truth(available), signal)
 					}
 				})},
+			{"headroom_engine_startup_seconds", gauge, "Seconds that the engine's last start took that was seen, from down or loading until it served.",
+				noLabels, ofSnapshot(func(s *sidecar.Snapshot, v view, add add) { add(positiveSeconds(s.Engine.Startup)) })},
 			{"headroom_engine_series", gauge, "Samples on the engine's metrics page.",
 				noLabels, ofSnapshot(func(s *sidecar.Snapshot, v view, add add) { add(positive(s.Engine.Series)) })},
 			{"headroom_engine_max_model_length_tokens", gauge, "Longest sequence that the engine takes, in tokens.",
@@ -339,6 +417,89 @@ func readCurveReasons(r *sidecar.Replica, add rankAdd) {
 	}
 }
 
+// ofCurve reads every rank with a name for which a curve was given, whatever its state.
+func ofCurve(read func(*sidecar.Replica, rankAdd)) func(view, add) {
+	return named(func(r *sidecar.Replica, add rankAdd) {
+		if r.Curve.Curve != nil {
+			read(r, add)
+		}
+	})
+}
+
+// byCurve reads one number of the curve of each rank whose numbers may be published.
+func byCurve(value func(*sidecar.CurveStatus) float64) func(view, add) {
+	return freshEach(func(r *sidecar.Replica, add rankAdd) {
+		if r.Curve.Curve != nil {
+			add(value(&r.Curve))
+		}
+	})
+}
+
+// valid reads one number of each rank whose curve counts.
+func valid(value func(*sidecar.Replica) float64) func(view, add) {
+	return freshEach(func(r *sidecar.Replica, add rankAdd) {
+		if r.Curve.Valid {
+			add(value(r))
+		}
+	})
+}
+
+// maxClasses bounds the series of a curve's classes.
+const maxClasses = 16
+
+// readClasses reads the classes of a load that may be relied on.
+func readClasses(value func(*curve.ClassLoad) float64) func(*sidecar.Replica, rankAdd) {
+	return func(r *sidecar.Replica, add rankAdd) {
+		if r.Curve.Curve == nil || math.IsNaN(r.Curve.Load.Ratio) {
+			return
+		}
+		for i := range min(len(r.Curve.Load.Classes), maxClasses) {
+			k := &r.Curve.Load.Classes[i]
+			add(value(k), k.Name)
+		}
+	}
+}
+
+func readHorizons(value func(*sidecar.Horizon) float64) func(*sidecar.Replica, rankAdd) {
+	return func(r *sidecar.Replica, add rankAdd) {
+		if !r.Curve.Valid {
+			return
+		}
+		for i := range r.Forecast.Horizons {
+			h := &r.Forecast.Horizons[i]
+			add(value(h), fmt.Sprintf("%dm", h.Skill.Minutes))
+		}
+	}
+}
+
+func readBottleneck(r *sidecar.Replica, add rankAdd) {
+	if r.Bottleneck.Bottleneck == "" || r.Bottleneck.Bottleneck == capacity.BottleneckUnknown {
+		return
+	}
+	for _, b := range append(capacity.Bottlenecks(), capacity.BottleneckNone) {
+		add(truth(r.Bottleneck.Bottleneck == b), string(b))
+	}
+}
+
+// curveOverRanks is the curve's load ratio of a pod's ranks together; unknown
+// when it is of one of them. Without any requests the ranks weigh the same.
+func curveOverRanks(ranks []*sidecar.Replica) float64 {
+	var weighted, plain, requests float64
+	for _, r := range ranks {
+		if !r.State.Known() || r.Curve.Curve == nil {
+			return math.NaN()
+		}
+		ratio := r.Curve.Load.Ratio
+		weighted += ratio * r.Curve.OfferedRequests
+		plain += ratio
+		requests += r.Curve.OfferedRequests
+	}
+	if requests == 0 {
+		return plain / float64(len(ranks))
+	}
+	return weighted / requests
+}
+
 func readLimits(r *sidecar.Replica, add rankAdd) {
 	for _, l := range limitsOf(r) {
 		if l.Known() {
@@ -374,4 +535,12 @@ func positive(n int) float64 {
 		return math.NaN()
 	}
 	return float64(n)
+}
+
+// positiveSeconds returns a duration in seconds, or unknown when there was none.
+func positiveSeconds(d time.Duration) float64 {
+	if d <= 0 {
+		return math.NaN()
+	}
+	return d.Seconds()
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
@@ -82,6 +83,47 @@ func rank(name string) sidecar.Replica {
 		Bandwidth:      []sidecar.BandwidthSaturation{{Ratio: 0.62, Source: "engine"}, {Ratio: 0.58, Source: "model"}},
 		Curve:          sidecar.CurveStatus{Reasons: []string{reasonNoCurve}},
 		Reasons:        []string{"capacity curve: none was given", "LoRA: the engine serves no adapters"},
+	}
+}
+
+// inForce puts a curve in force for every rank: 62 % of the knee, by a mix of two classes.
+func inForce(s *sidecar.Snapshot) {
+	s.Engine.Startup = 187 * time.Second
+	for i := range s.Replicas {
+		r := &s.Replicas[i]
+		r.Curve = measuredCurve("chat", "rag")
+		r.LoadRatios[capacity.Curve], r.Binding = 0.66, capacity.Curve
+		r.LoadRatio, r.HeadroomRatio = 0.66, 0.34
+		r.Left.RequestsPerSecond, r.Left.PromptTokensPerSecond, r.Left.GenerationTokensPerSecond = 12, 5568, 3072
+		r.Bottleneck = capacity.Attribution{Bottleneck: capacity.BottleneckDecode, Evidence: []string{"of a step's time 61 % go to sequences and their context"}}
+		r.Forecast = sidecar.Forecast{TimeToKnee: 780, Horizons: []sidecar.Horizon{
+			{LoadRatio: 0.74, Skill: capacity.Skill{Minutes: 15, Compared: 240, MAE: 0.03, Persistence: 0.04, Ratio: 0.25, Band: 0.07}},
+			{LoadRatio: nan, Skill: capacity.Skill{Minutes: 30, Compared: 225, MAE: 0.06, Persistence: 0.05, Ratio: -0.2, Band: 0.13}},
+		}}
+		r.Burn = sidecar.Burn{Fast: 0.4, Slow: 0.6, Class: capacity.BurnTicket, LeadSeconds: 187, LeadMeasured: true}
+		r.Reasons = nil
+	}
+}
+
+// measuredCurve is a curve that counts, of classes that share the traffic.
+func measuredCurve(classes ...string) sidecar.CurveStatus {
+	c := &curve.Curve{ID: "2f9c5b0e", Source: curve.Measured, Finished: moment.Add(-40 * 24 * time.Hour), Identity: curve.Identity{Model: model}}
+	load := curve.Load{
+		Ratio: 0.66, Estimate: 0.66, Watermark: 0.78, Low: 0.97, High: 1.04, Zone: capacity.ZoneStable, Valid: true, Coverage: 0.97,
+		Mix: capacity.Mix{Source: capacity.MixHistograms, Coverage: 0.97, Completions: 6990}, Knee: 35.3,
+	}
+	share := 1 / float64(len(classes))
+	for _, name := range classes {
+		c.Classes = append(c.Classes, curve.Class{Name: name, Weight: 1})
+		load.Classes = append(load.Classes, curve.ClassLoad{Name: name, Rate: 23.3 * share, Knee: 35.3, Ratio: 0.66 * share, PrefillShare: nan})
+		load.Mix.Classes = append(load.Mix.Classes, capacity.ClassRate{Name: name, Share: share, Rate: 23.3 * share})
+	}
+	soft := curve.Difference{Field: "engine_version", Stored: "0.31.0", Live: "0.32.0"}
+	return sidecar.CurveStatus{
+		Valid: true, Curve: c, Age: 40 * 24 * time.Hour, Stale: []string{"engine_version", "age"},
+		Check: &curve.Check{Valid: true, Soft: []curve.Difference{soft}, Old: true},
+		Load:  load, OfferedRequests: 23.3, CorrectionFactor: 1.04, TTFTRatio: 1.1, ITLRatio: 1.03,
+		Burstiness: capacity.Burstiness{BinSeconds: 1, Bins: 300, Dispersion: 1.2, Shape: 0.83, ShapeError: 0.08},
 	}
 }
 
