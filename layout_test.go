@@ -11,6 +11,7 @@ import (
 var mayImport = map[string][]string{
 	"capacity":                nil,
 	"rules":                   nil,
+	"dashboards":              nil,
 	"collector/engine":        nil,
 	"collector/gpu":           nil,
 	"sidecar":                 {"capacity", "capacity/curve", "collector/engine", "collector/gpu", "rules"},
