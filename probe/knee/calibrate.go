@@ -21,7 +21,7 @@ const (
 	// replayBlock in seconds is the length of the blocks that a resample draws: violations come in clumps.
 	replayBlock = 15
 	// endlessJobs is how many requests the long run is made of.
-	endlessJobs = 60000
+	endlessJobs = 240000
 	resamples   = 400
 )
 
@@ -59,7 +59,7 @@ func bounds(t *Traffic) []bound {
 // left the engine nearly idle and the last filled it. requests are those of
 // the first, which tell what prompts cost; without them a prompt's cost does
 // not depend on its length. It is nil when the points say too little.
-func learnQueue(points []curve.Point, requests []Request) *queue {
+func learnQueue(points []curve.Point, requests []Request, unit []job, limits Limits) *queue {
 	var q queue
 	var running, pace []float64
 	for _, p := range points {
@@ -90,6 +90,17 @@ func learnQueue(points []curve.Point, requests []Request) *queue {
 	}
 	last := &points[len(points)-1]
 	q.slots = max(1, int(math.Round(float64(last.Engine.RunningMean))))
+	if float64(last.Engine.KVPeak) >= kvFull {
+		// The KV cache, not the slots, is what ran out.
+		q.slots = 1 << 20
+		q.capacity = float64(last.Engine.RunningMean) * tokensHeld(unit) / float64(last.Engine.KVMean)
+		if limits.KVTokens > 0 {
+			q.capacity = limits.KVTokens
+		}
+		if limits.MaxNumSeqs > 0 {
+			q.slots = limits.MaxNumSeqs
+		}
+	}
 	if t := float64(last.PromptTokenRate); t > 0 {
 		q.perComputed = 1 / t
 	}
@@ -115,8 +126,8 @@ func paces() int { return int(math.Round((slowerTo-slowerFrom)/slowerStep)) + 1 
 
 func pace(i float64) float64 { return math.Exp(slowerFrom + slowerStep*i) }
 
-// replay adds a point.
-func (r *replays) replay(l *Load, o *Observation) {
+// replay adds a point, if it has requests.
+func (r *replays) replay(l *Load, o *Observation) bool {
 	requests := o.Requests
 	if o.Stopped != "" && len(requests) > 0 {
 		// Of the requests that were cancelled only those that had missed a bound are known.
@@ -128,7 +139,7 @@ func (r *replays) replay(l *Load, o *Observation) {
 		requests = requests[:len(requests)-len(laterThan(requests, to-longest))]
 	}
 	if len(requests) == 0 {
-		return
+		return false
 	}
 	from := requests[0].Due
 	p := replayedPoint{blocks: int((requests[len(requests)-1].Due-from)/replayBlock) + 1}
@@ -158,6 +169,7 @@ func (r *replays) replay(l *Load, o *Observation) {
 		}
 	}
 	r.points = append(r.points, p)
+	return true
 }
 
 // laterThan are the requests that were due after a time.
@@ -204,9 +216,9 @@ func meanLengths(requests []Request) (prompt, output float64) {
 	return prompt / float64(len(requests)), output / float64(len(requests))
 }
 
-// held are the tokens left of those that ran when the first request was due: a
+// held are those that ran when the first request was due: a
 // random share of the length-biased output.
-func (r *replays) held(o *Observation, requests []Request) []float64 {
+func (r *replays) held(o *Observation, requests []Request) []resident {
 	s, ok := atStart(o, requests[0].Due)
 	if !ok {
 		return nil
@@ -216,21 +228,22 @@ func (r *replays) held(o *Observation, requests []Request) []float64 {
 		total += float64(q.OutputTokens)
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(len(requests))))
-	left := make([]float64, int(s.Running))
-	for i := range left {
+	all := make([]resident, int(s.Running))
+	for i := range all {
 		at := rng.Float64() * total
 		for _, q := range requests {
 			if at -= float64(q.OutputTokens); at <= 0 {
-				left[i] = rng.Float64() * float64(q.OutputTokens)
+				made := rng.Float64() * float64(q.OutputTokens)
+				all[i] = resident{left: float64(q.OutputTokens) - made, held: float64(q.PromptTokens) + made}
 				break
 			}
 		}
 	}
-	return left
+	return all
 }
 
 // correlation is how well the queue tells the times to first token of a point.
-func (q *queue) correlation(jobs []job, requests []Request, held []float64) float64 {
+func (q *queue) correlation(jobs []job, requests []Request, held []resident) float64 {
 	out := q.run(jobs, 1, held, nil)
 	var seen, told []float64
 	for i, r := range requests {
@@ -382,33 +395,74 @@ func (e *longRun) fraction(b *bound, rate, slower float64) float64 {
 	return over / of
 }
 
-// rate is the one at which a bound is missed by a fraction.
+// rate is the one at which a bound is missed by a fraction: a bracket by part
+// of the requests, then two secants of the logarithm of the fraction over all. It is NaN when even an idle engine misses it as often.
 func (e *longRun) rate(b *bound, fraction, slower float64) float64 {
-	high := e.capacity(slower)
-	low := high / 1000
-	if e.fraction(b, low, slower) > fraction {
+	excess := func(rate float64) float64 { return math.Log((e.fraction(b, rate, slower) + 1e-6) / fraction) }
+	low, high := 0.0, e.capacity(slower)
+	few := e.part(len(e.unit) / 20)
+	if few.fraction(b, high/100, slower) > fraction {
 		return math.NaN()
 	}
-	for range 12 {
-		middle := (low + high) / 2
-		if e.fraction(b, middle, slower) > fraction {
+	// Fewer requests lead near it.
+	few = e.part(len(e.unit) / 6)
+	for high-low > 0.03*high {
+		if middle := (low + high) / 2; few.fraction(b, middle, slower) > fraction {
 			high = middle
 		} else {
 			low = middle
 		}
 	}
-	return (low + high) / 2
+	low, high = 0.97*low, 1.03*high
+	below, above := excess(low), excess(high)
+	for above < 0 && high < 2*e.capacity(slower) {
+		low, below = high, above
+		high *= 1.05
+		above = excess(high)
+	}
+	for below > 0 && low > high/100 {
+		high, above = low, below
+		low *= 0.95
+		below = excess(low)
+	}
+	at := low + (high-low)*min(max(-below/(above-below), 0.1), 0.9)
+	if x := excess(at); x > 0 {
+		high, above = at, x
+	} else {
+		low, below = at, x
+	}
+	return low + (high-low)*min(max(-below/(above-below), 0), 1)
+}
+
+// part is a run of the first n requests.
+func (e *longRun) part(n int) longRun {
+	return longRun{queue: e.queue, unit: e.unit[:max(min(n, len(e.unit)), 1)]}
 }
 
 // capacity is the rate at which all slots, or the computing of prompts, are always taken.
 func (e *longRun) capacity(slower float64) float64 {
 	total := 0.0
+	n := e.queue.slots
+	if e.queue.capacity > 0 {
+		n = min(n, max(1, int(e.queue.capacity/tokensHeld(e.unit))))
+	}
 	for _, j := range e.unit {
 		if e.queue.prefill {
 			total += e.queue.perComputed * j.prompt
 		} else {
-			total += e.queue.tokenSeconds(e.queue.slots) * (j.output + e.queue.overhead(j)) / float64(e.queue.slots)
+			total += (e.queue.tokenSeconds(n)*j.output + e.queue.base + e.queue.perPrompt*j.prompt) / float64(n)
 		}
 	}
 	return 1.05 * float64(len(e.unit)) / (total * slower)
+}
+
+// tokensHeld is how many tokens of KV cache a running request holds at a
+// random moment: (E[in*out] + E[out(out+1)/2]) / E[out].
+func tokensHeld(unit []job) float64 {
+	steps, held := 0.0, 0.0
+	for _, j := range unit {
+		steps += j.output
+		held += j.prompt*j.output + j.output*(j.output+1)/2
+	}
+	return held / steps
 }

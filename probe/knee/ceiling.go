@@ -30,9 +30,21 @@ type closedPoint struct {
 	obs         *Observation
 }
 
-// completions per second, by the counter of requests done: those that count
+// completions per second. Tokens per second over the mean lengths of the
+// traffic are free of which lengths happened to be drawn; without a reading of
+// them it is the counter of requests done, all phases, since those that count
 // are not those that end in the time.
-func (p *closedPoint) completions(l *Load) float64 {
+func (s *search) completions(p *closedPoint, l *Load) float64 {
+	var total job
+	for _, j := range s.unit {
+		total.prompt += j.prompt
+		total.output += j.output
+	}
+	n := float64(len(s.unit))
+	byTokens := (float64(p.obs.Point.PromptTokenRate)*n/total.prompt + float64(p.obs.Point.GenerationTokenRate)*n/total.output) / 2
+	if byTokens > 0 {
+		return byTokens
+	}
 	from, to := injection(l, p.obs)
 	var first, last *Sample
 	for i, s := range p.obs.Samples {
@@ -59,15 +71,8 @@ func (s *search) expectedSlots() float64 {
 		slots = float64(s.Limits.MaxNumSeqs)
 	}
 	if s.Limits.KVTokens > 0 {
-		var steps, held float64
-		for _, j := range s.unit {
-			steps += j.output
-			held += j.prompt*j.output + j.output*(j.output+1)/2
-		}
-		if held > 0 {
-			if kv := s.Limits.KVTokens * steps / held; !(kv >= slots) {
-				slots = kv
-			}
+		if kv := s.Limits.KVTokens / tokensHeld(s.unit); !(kv >= slots) {
+			slots = kv
 		}
 	}
 	return slots
@@ -122,7 +127,7 @@ func (s *search) findCeiling(ctx context.Context) error {
 		s.steps = append(s.steps, p)
 		c.Steps = append(c.Steps, o.Point)
 		s.noteBaseline(o)
-		rate := p.completions(&l)
+		rate := s.completions(&p, &l)
 		s.residence = float64(o.Point.E2E.P50)
 		if rate > s.mu || math.IsNaN(s.mu) {
 			s.mu = rate
@@ -147,10 +152,14 @@ func (s *search) findCeiling(ctx context.Context) error {
 
 // stepDuration is how long a closed loop is measured.
 func (s *search) stepDuration() time.Duration {
+	least, residences := 20.0, 3.0
 	if s.Mode == Quick {
-		return 10 * time.Second
+		least, residences = 10, 1.5
 	}
-	return 20 * time.Second
+	if math.IsNaN(s.residence) {
+		return seconds(least)
+	}
+	return seconds(min(max(least, residences*s.residence), 60))
 }
 
 // ceilingWarmup is the time in which a closed loop gets out of step: about a residence.
@@ -193,7 +202,7 @@ func (s *search) characterise(c *curve.Ceiling) {
 			s.note("%.0f sequence slots were used at the ceiling where the engine's limits allow %.0f: look at what else holds KV cache, or at the limits given", running, expected)
 		}
 	}
-	s.queue = learnQueue(c.Steps, s.steps[0].obs.Requests)
+	s.queue = learnQueue(c.Steps, s.steps[0].obs.Requests, s.unit, s.Limits)
 }
 
 // note adds to the study's reason what a person should know.

@@ -19,13 +19,16 @@ const (
 	probeWorth = 30
 	// extraProbes may be added until one probe passes and one does not.
 	extraProbes = 3
+	// firstMost is the largest share of the ceiling that probing begins at.
+	firstMost = 0.9
 	// leastSeconds is the shortest probe.
 	leastSeconds, mostSeconds = 15, 300
 	// kneeConfidence of the interval.
 	kneeConfidence = 0.9
 	// modelDeviation is what the logarithm of a knee is off by for reasons that
-	// resampling does not see: the queue is not the engine.
-	modelDeviation = 0.01
+	// resampling does not see: the queue is not the engine, and less so where
+	// the KV cache runs out and requests are preempted.
+	modelDeviation, kvDeviation = 0.02, 0.035
 	// A boundary is a cliff where the violations jump from cliffLow to cliffHigh within cliffGap of the rate.
 	cliffLow, cliffHigh, cliffGap = 0.005, 0.2, 0.05
 )
@@ -44,7 +47,10 @@ func (s *search) probeKnee(ctx context.Context) error {
 		}
 		left := max(s.plan.probes-n, 1)
 		d := s.probeSeconds(rate, left)
-		if d < leastSeconds && n > 0 || s.outOfRequests(rate, d) {
+		if n < 2 {
+			d = max(d, leastSeconds)
+		}
+		if d < leastSeconds || n > 0 && s.outOfRequests(rate, d) {
 			s.note("the search ended after %d probes: %d requests and %.0f s were spent", n, s.study.Requests, s.study.Seconds)
 			return nil
 		}
@@ -89,46 +95,73 @@ func (s *search) outOfRequests(rate, d float64) bool {
 
 // probeSeconds is how long a probe is measured, when so many are to come and the soak's share is kept.
 func (s *search) probeSeconds(rate float64, left int) float64 {
-	warmup := s.openWarmup().Seconds()
-	overhead := warmup + 2*s.residence
+	warmup := s.openWarmup(rate).Seconds()
+	overhead := warmup + 2*s.openResidence(rate)
 	keepSeconds, keepRequests := 0.0, 0.0
 	if s.Mode != Quick {
-		keepSeconds = s.plan.soakSeconds + 2*overhead + 40
-		keepRequests = min(s.plan.soakSeconds*rate, 0.4*float64(s.plan.requests)) + rate*(2*warmup+30)
+		keepSeconds = s.plan.soakSeconds + s.burstReserve(rate)
+		keepRequests = min(s.plan.soakSeconds*rate, soakShare*float64(s.plan.requests)) + againShare*float64(s.plan.requests) + rate*s.burstReserve(rate)
 	}
 	d := (s.plan.seconds-s.study.Seconds-keepSeconds)/float64(left) - overhead
 	d = min(d, max(s.plan.pointSeconds, float64(s.plan.pointRequests)/rate), mostSeconds)
-	byRequests := (float64(s.plan.requests)-float64(s.study.Requests)-keepRequests)/float64(left)/rate - warmup - s.residence
+	byRequests := (float64(s.plan.requests)-float64(s.study.Requests)-keepRequests)/float64(left)/rate - warmup - s.openResidence(rate)
 	return min(d, byRequests)
 }
 
 // take adds a point to what the knee is fitted to.
 func (s *search) take(rate float64, l *Load, o *Observation) {
-	s.probes = append(s.probes, probe{rate, l, o})
-	if s.queue == nil {
+	s.probes = append(s.probes, probe{rate, l, o, -1})
+	if s.queue == nil || !lengthsKnown(o.Requests) {
+		s.queue = nil
 		return
 	}
-	if s.replays == nil {
-		s.chooseQueue(l, o)
+	if prefill := s.queuesForPrefill(); s.replays == nil || prefill != s.queue.prefill {
+		q := *s.queue
+		q.prefill = prefill
+		s.queue = &q
 		s.replays = &replays{queue: s.queue, bounds: bounds(&s.Traffic)}
+		for i := range s.probes {
+			s.replay(&s.probes[i])
+		}
+		return
 	}
-	s.replays.replay(l, o)
+	s.replay(&s.probes[len(s.probes)-1])
 }
 
-// chooseQueue tells by the first probe what requests queue for.
-func (s *search) chooseQueue(l *Load, o *Observation) {
-	if len(o.Requests) == 0 {
-		return
+// lengthsKnown tells whether the requests say how long they were, without
+// which they cannot be replayed.
+func lengthsKnown(requests []Request) bool {
+	return !slices.ContainsFunc(requests, func(r Request) bool { return r.OutputTokens == 0 })
+}
+
+func (s *search) replay(p *probe) {
+	p.replay = -1
+	if s.replays.replay(p.load, p.obs) {
+		p.replay = len(s.replays.points) - 1
 	}
-	r := replays{queue: s.queue}
-	jobs, _ := r.jobs(l, o, o.Requests)
-	held := r.held(o, o.Requests)
-	prefill := *s.queue
-	prefill.prefill = true
-	slots := s.queue.correlation(jobs, o.Requests, held)
-	if prompts := prefill.correlation(jobs, o.Requests, held); prefill.perComputed > 0 && prompts > slots {
-		s.queue = &prefill
+}
+
+// queuesForPrefill tells what requests queue for: which of the two queues
+// tells their times to first token better, over all probes.
+func (s *search) queuesForPrefill() bool {
+	if s.queue.perComputed == 0 {
+		return false
 	}
+	slots, prefill := *s.queue, *s.queue
+	slots.prefill, prefill.prefill = false, true
+	bySlots, byPrefill := 0.0, 0.0
+	for _, p := range s.probes {
+		if len(p.obs.Requests) == 0 {
+			continue
+		}
+		r := replays{queue: &slots}
+		jobs, _ := r.jobs(p.load, p.obs, p.obs.Requests)
+		held := r.held(p.obs, p.obs.Requests)
+		n := float64(len(p.obs.Requests))
+		bySlots += n * slots.correlation(jobs, p.obs.Requests, held)
+		byPrefill += n * prefill.correlation(jobs, p.obs.Requests, held)
+	}
+	return byPrefill > bySlots
 }
 
 // over is the largest share of violations of a point, in budgets.
@@ -189,7 +222,7 @@ func (s *search) steepness() float64 {
 // firstRate is where probing begins: at the queue's knee, or at a share of the ceiling.
 func (s *search) firstRate() float64 {
 	if knee := s.rateAt(1); knee > 0 {
-		return min(knee, s.mu)
+		return min(knee, firstMost*s.mu)
 	}
 	share := 0.84
 	switch b := s.steepness(); {
@@ -223,6 +256,12 @@ func (s *search) nextRate(multiple float64) float64 {
 	passed, failed := s.bracket()
 	step := max(0.03, 2/s.steepness())
 	rate := s.rateAt(multiple)
+	// Nothing is learned from a rate above one that had to be ended.
+	for i := range s.probes {
+		if p := &s.probes[i]; p.obs.Stopped != "" {
+			rate = min(rate, p.rate*(1-step/2))
+		}
+	}
 	switch {
 	case math.IsInf(failed, 1):
 		// Nothing failed yet: go up, however the fit sees it.
@@ -255,7 +294,8 @@ const (
 
 // estimateOf finds the rate at which a bound is missed by a fraction, with an interval when draws are asked for.
 func (s *search) estimateOf(k int, b *bound, fraction float64, draws int, rng *rand.Rand) fitted {
-	if s.queue != nil && b.queued() {
+	// The long run has no arrivals of a trace.
+	if s.queue != nil && b.queued() && s.Traffic.Arrivals.Process != "trace" {
 		if f, ok := s.byReplay(k, b, fraction, draws, rng); ok {
 			return f
 		}
@@ -267,7 +307,7 @@ func (s *search) estimateOf(k int, b *bound, fraction float64, draws int, rng *r
 func (s *search) byReplay(k int, b *bound, fraction float64, draws int, rng *rand.Rand) (f fitted, ok bool) {
 	run := longRun{queue: s.queue, unit: s.unit}
 	if draws == 0 {
-		run.unit = run.unit[:min(len(run.unit), endlessJobs/3)]
+		run = run.part(endlessJobs / 6)
 	}
 	if s.replays == nil {
 		return fitted{rate: run.rate(b, fraction, 1), method: methodReplay}, true
@@ -284,15 +324,21 @@ func (s *search) byReplay(k int, b *bound, fraction float64, draws int, rng *ran
 		tail := (1 - kneeConfidence) / 2
 		// A slower engine has a lower knee. What the queue gets wrong adds to the interval.
 		fast, slow := pace(capacity.Quantile(resampled, tail)), pace(capacity.Quantile(resampled, 1-tail))
-		f.low, f.high = widen(f.rate, run.rate(b, fraction, slow), run.rate(b, fraction, fast))
+		// The same few requests tell by how much.
+		few := run.part(endlessJobs / 6)
+		center := few.rate(b, fraction, pace(at))
+		deviation := modelDeviation
+		if s.queue.capacity > 0 {
+			deviation = kvDeviation
+		}
+		f.low, f.high = widen(deviation, f.rate, f.rate*few.rate(b, fraction, slow)/center, f.rate*few.rate(b, fraction, fast)/center)
 	}
 	return f, true
 }
 
 // widen adds the deviation of the model to an interval about a rate.
-func widen(rate, low, high float64) (float64, float64) {
-	const z = 1.645 * modelDeviation
-	side := func(bound float64) float64 { return math.Hypot(math.Log(bound/rate), z) }
+func widen(deviation, rate, low, high float64) (float64, float64) {
+	side := func(bound float64) float64 { return math.Hypot(math.Log(bound/rate), 1.645*deviation) }
 	return rate * math.Exp(-side(min(low, rate))), rate * math.Exp(side(max(high, rate)))
 }
 
@@ -351,7 +397,7 @@ func (s *search) byCounts(b *bound, fraction float64, draws int, rng *rand.Rand)
 		}
 		all := capacity.BlockBootstrap(blocks, draws, rng, func(drawn [][]int) float64 { r, _ := fit(drawn); return r })
 		tail := (1 - kneeConfidence) / 2
-		f.low, f.high = widen(f.rate, capacity.Quantile(all, tail), capacity.Quantile(all, 1-tail))
+		f.low, f.high = widen(modelDeviation, f.rate, capacity.Quantile(all, tail), capacity.Quantile(all, 1-tail))
 	}
 	return f
 }
@@ -422,19 +468,20 @@ func (s *search) structuralKnee(k *curve.Knee) {
 	}
 }
 
-// cliff finds a jump of the violations between two neighbours; the knee is then its lower end.
+// cliff finds a jump of the violations between two neighbours; the knee is then
+// its lower end. A jump that the replay expects of these very requests is a clump of arrivals.
 func (s *search) cliff(k *curve.Knee) {
 	sorted := slices.Clone(s.probes)
 	slices.SortFunc(sorted, func(a, b probe) int { return cmp.Compare(a.rate, b.rate) })
 	for i := range max(len(sorted)-1, 0) {
 		a, b := &sorted[i], &sorted[i+1]
-		for _, x := range bounds(&s.Traffic) {
+		for n, x := range bounds(&s.Traffic) {
 			share := func(p *probe) float64 {
 				c := count(p.obs.Requests, x.class, x.slo)
 				over, of, _ := c.totals()
 				return over / of
 			}
-			if share(a) < cliffLow && share(b) > cliffHigh && b.rate-a.rate < cliffGap*b.rate {
+			if share(a) < cliffLow && share(b) > cliffHigh && b.rate-a.rate < cliffGap*b.rate && !s.expects(n, b) {
 				k.Boundary = "cliff"
 				k.CliffFrom, k.CliffTo = capacity.Value(a.rate), capacity.Value(b.rate)
 				if !(float64(k.Rate) <= a.rate) {
@@ -444,6 +491,18 @@ func (s *search) cliff(k *curve.Knee) {
 			}
 		}
 	}
+}
+
+// expects tells whether the replay explains the violations of a point: at
+// least half of what was seen is due to the requests that were drawn.
+func (s *search) expects(k int, p *probe) bool {
+	if s.replays == nil || p.replay < 0 || !s.replays.bounds[k].queued() {
+		return false
+	}
+	at, _ := s.replays.calibrate(k, 0, nil)
+	point := &s.replays.points[p.replay]
+	i := min(max(int(math.Round(at)), 0), paces()-1)
+	return 2*sums(point.expected[k][i], nil) > sums(point.seen[k], nil)
 }
 
 // settleStatus tells a knee from none.

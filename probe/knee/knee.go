@@ -167,6 +167,7 @@ type Config struct {
 	Mode    Mode
 	Limits  Limits
 	// MaxRate in requests per second and MaxRequests bound what is sent; 0 is no bound.
+	// A load that would pass MaxRequests is not begun; what a closed loop sends is known once one was measured.
 	MaxRate     float64
 	MaxRequests int
 	// PeakReserve is the share of the knee kept for peaks.

@@ -35,9 +35,12 @@ type plan struct {
 
 var plans = map[Mode]plan{
 	Quick:   {requests: 4000, seconds: 240, probes: 3, pointRequests: 200, pointSeconds: 40, margin: 0.95},
-	Full:    {requests: 12000, seconds: 1200, probes: 5, pointRequests: 400, pointSeconds: 110, margin: 0.95, soakSeconds: 300},
+	Full:    {requests: 11400, seconds: 1140, probes: 5, pointRequests: 400, pointSeconds: 100, margin: 0.95, soakSeconds: 300},
 	Release: {requests: 60000, seconds: 4800, probes: 6, pointRequests: 800, pointSeconds: 180, margin: 0.93, soakSeconds: 600},
 }
+
+// errSpent ends a search that would send more than MaxRequests.
+var errSpent = errors.New("the bound of requests is reached")
 
 // search is a search under way.
 type search struct {
@@ -64,6 +67,8 @@ type probe struct {
 	rate float64
 	load *Load
 	obs  *Observation
+	// replay is the index of the point's replay; -1 without.
+	replay int
 }
 
 // Search finds the knee of one kind of traffic and a safe rate below it. A
@@ -75,6 +80,10 @@ func Search(ctx context.Context, c Config) (*curve.Study, error) {
 		return nil, err
 	}
 	err = s.run(ctx)
+	if errors.Is(err, errSpent) {
+		s.settleSpent(err)
+		err = nil
+	}
 	if err != nil {
 		s.study.Status = curve.StatusInterrupted
 		s.study.Reason = err.Error()
@@ -167,6 +176,9 @@ func (s *search) put(ctx context.Context, l Load, monitor func(*Load) Monitor) (
 	name := l.Name
 	for attempt := 1; ; attempt++ {
 		l.Seed = s.seed(l.Name)
+		if s.MaxRequests > 0 && s.study.Requests+s.planned(&l) > s.MaxRequests {
+			return nil, fmt.Errorf("%s: %w: %d of %d were sent", l.Name, errSpent, s.study.Requests, s.MaxRequests)
+		}
 		var m Monitor
 		if monitor != nil {
 			m = monitor(&l)
@@ -199,6 +211,38 @@ func (s *search) put(ctx context.Context, l Load, monitor func(*Load) Monitor) (
 		}
 		s.report("%s cannot be used and is done again: %s: %s", l.Name, gate.Name, gate.Detail)
 		l.Name = name + " again"
+	}
+}
+
+// planned is about how many requests a load will send.
+func (s *search) planned(l *Load) int {
+	n := float64(l.Prime + l.Concurrency)
+	if l.Concurrency > 0 && s.mu > 0 {
+		n += s.mu * l.Duration().Seconds()
+	}
+	for _, step := range l.Steps {
+		n += step.Rate * step.Duration.Seconds()
+	}
+	return int(n)
+}
+
+// settleSpent makes the most of what was measured before the requests ran out.
+func (s *search) settleSpent(err error) {
+	passed, failed := s.bracket()
+	switch {
+	case s.study.SafeRate.Known():
+		s.note("there was no burst: %v", err)
+		return
+	case len(s.probes) > 0 && s.study.Knee == nil:
+		s.settleKnee()
+	}
+	switch {
+	case s.study.Status == curve.StatusNoSafeRate:
+	case s.study.Knee != nil && passed > 0 && !math.IsInf(failed, 1):
+		s.setSafe(s.safe())
+		s.study.Status, s.study.Reason = curve.StatusProvisional, "nothing was soaked: "+err.Error()
+	default:
+		s.study.Status, s.study.Reason = curve.StatusNotReached, err.Error()
 	}
 }
 
@@ -241,7 +285,7 @@ func (s *search) takePrior() {
 	s.study.Ceiling = &c
 	s.mu, s.residence, s.slots = float64(c.Rate), float64(c.Residence), float64(c.SequenceSlots)
 	s.study.Baseline = s.Prior.Baseline
-	s.queue = learnQueue(c.Steps, nil)
+	s.queue = learnQueue(c.Steps, nil, s.unit, s.Limits)
 }
 
 // rng draws for a purpose.
@@ -252,33 +296,33 @@ func (s *search) rng(name string) *rand.Rand {
 
 // open is an open-loop load at a rate, primed and with a warm-up.
 func (s *search) open(name string, purpose curve.Purpose, rate float64, measured float64) Load {
-	warmup := s.openWarmup()
+	warmup := s.openWarmup(rate)
 	return Load{
 		Name: name, Purpose: purpose, Prime: int(math.Round(rate * s.openResidence(rate))), Warmup: warmup,
 		Steps: []Step{{Rate: rate, Duration: warmup + seconds(measured)}},
 	}
 }
 
-// openResidence is the seconds that a request is in the engine at a rate.
+// openResidence is the seconds that a request is in the engine at a rate, without a wait.
 func (s *search) openResidence(rate float64) float64 {
-	if s.queue == nil || s.queue.prefill {
+	if s.queue == nil {
 		return s.residence
 	}
-	// Little's law with a pace that depends on how many run: a fixed point.
-	prompt, output := 0.0, 0.0
+	var total job
 	for _, j := range s.unit {
-		prompt += j.prompt
-		output += j.output
+		total.prompt += j.prompt
+		total.output += j.output
 	}
-	n := float64(len(s.unit))
-	r := s.residence
-	for range 20 {
-		r = s.queue.residence(prompt/n, output/n, int(min(rate*r, s.slots)))
+	prompt, output := total.prompt/float64(len(s.unit)), total.output/float64(len(s.unit))
+	// Little's law with a pace that depends on how many run: a fixed point.
+	r := s.queue.residence(prompt, output, 1)
+	for range 30 {
+		r = s.queue.residence(prompt, output, int(min(rate*r, s.slots)))
 	}
 	return min(r, s.residence)
 }
 
 // openWarmup lets the primed engine come into the state that the rate gives it.
-func (s *search) openWarmup() time.Duration {
-	return seconds(min(max(6, 3*s.residence), 60))
+func (s *search) openWarmup(rate float64) time.Duration {
+	return seconds(min(max(6, 3*s.openResidence(rate)), 60))
 }

@@ -15,10 +15,12 @@ const (
 	// soakTries is how often a lower rate is soaked after one that failed, soakStep the lower rate.
 	soakTries = 3
 	soakStep  = 0.96
+	// soakLeast in seconds is the shortest soak.
+	soakLeast = 45
 	// soakExtended in seconds is a release's second soak, when the first proves too little.
 	soakExtended = 900
-	// soakShare of the study's requests is the soak's.
-	soakShare = 0.4
+	// soakShare of the study's requests is the soak's, againShare that of another one after it.
+	soakShare, againShare = 0.3, 0.1
 
 	burstFactor  = 2
 	burstSeconds = 10
@@ -77,9 +79,18 @@ func (s *search) refit() {
 	s.study.Status, s.study.Reason = status, reason
 }
 
-// soakSeconds is how long a rate is soaked.
+// soakSeconds is how long a rate is soaked: what the study has left after a
+// soak that failed is still a test.
 func (s *search) soakSeconds(rate float64) float64 {
-	return max(min(s.plan.soakSeconds, soakShare*float64(s.plan.requests)/rate), leastSeconds)
+	length := min(s.plan.soakSeconds, soakShare*float64(s.plan.requests)/rate)
+	left := s.plan.seconds - s.study.Seconds - s.burstReserve(rate)
+	leftRequests := (float64(s.plan.requests)-float64(s.study.Requests))/rate - s.burstReserve(rate)
+	return max(min(length, left, leftRequests), min(length, soakLeast), leastSeconds)
+}
+
+// burstReserve is the seconds that the burst, and the warm-up of the soak before it, take.
+func (s *search) burstReserve(rate float64) float64 {
+	return 2*s.openWarmup(rate).Seconds() + burstSeconds + recoverySteady + 2*s.openResidence(rate)
 }
 
 func (s *search) soakOnce(ctx context.Context, name string, rate, length float64) (*Observation, error) {
