@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"golang.org/x/sync/errgroup"
 
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/sidecar"
 )
@@ -20,12 +23,28 @@ import (
 // preset can take, so that every zone is seen.
 const demoLoad = "day:40:6m"
 
+// demoCurveFile is the capacity curve of the simulated engine as the demo runs
+// it, of three classes: go test ./probe/knee -run TestDemoCurve -demo.curve
+//
+//go:embed demo_curve.json
+var demoCurveFile []byte
+
+// demoCurve is that curve, as of now: a simulated engine does not age.
+func demoCurve() (*curve.Curve, error) {
+	c, err := curve.Decode(bytes.NewReader(demoCurveFile))
+	if err != nil {
+		return nil, fmt.Errorf("the demo's capacity curve: %w", err)
+	}
+	c.Finished = time.Now()
+	return c, nil
+}
+
 func addDemo(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
 	c := app.Command("demo", "Show it all without a GPU, an engine or a network: a simulated engine with a day's traffic, and the sidecar beside it.")
 	address := c.Flag("web.listen-address", "Address of the sidecar; a free port is taken when this one is in use.").Default("127.0.0.1:9845").String()
 	engineAddress := c.Flag("engine.listen-address", "Address of the simulated engine; a free port is taken when this one is in use.").Default(simulatedEngineAddress).String()
 	interval := c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").Duration()
-	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU, simulatedGPU+" (the simulated engine's own), "), rules: addRulesFlags(c), simulator: addSimulatorFlags(c, demoLoad)}
+	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU, simulatedGPU+" (the simulated engine's own), "), rules: addRulesFlags(c), curve: addCurveFlags(c, "; the simulated engine's own when empty"), simulator: addSimulatorFlags(c, demoLoad)}
 	addSLOFlags(c, &d.slo)
 	return c, func(ctx context.Context, out io.Writer) error {
 		d.address, d.engineAddress, d.interval = *address, *engineAddress, *interval
@@ -46,6 +65,7 @@ type demoFlags struct {
 	slo                    sidecar.SLO
 	gpu                    *gpuFlags
 	rules                  *rulesFlags
+	curve                  *curveFlags
 	simulator              *simulatorFlags
 }
 
@@ -87,6 +107,19 @@ func (d *demoFlags) run(ctx context.Context, log *logFlags, out io.Writer) error
 			GPUs: hardware.TensorParallel, PeakBandwidth: hardware.GPU.MemoryBandwidth,
 		},
 		Logger: logger,
+	}
+	d.curve.configure(&config)
+	if p.curve, err = d.curve.open(logger); err != nil {
+		return usageError{err}
+	}
+	if p.curve != nil {
+		config.Curve = p.curve
+	} else {
+		c, err := demoCurve()
+		if err != nil {
+			return err
+		}
+		config.Curve = sidecar.FixedCurve{Curve: c}
 	}
 	if d.gpu.nvml != simulatedGPU {
 		if p.gpus, err = d.gpu.collector(0, logger); err != nil {

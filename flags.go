@@ -221,9 +221,10 @@ const (
 	kvBoundOn, kvBoundOff              = "on", "off"
 )
 
-func addCurveFlags(c *kingpin.CmdClause) *curveFlags {
+// addCurveFlags adds them; without says what holds when no file is given.
+func addCurveFlags(c *kingpin.CmdClause, without string) *curveFlags {
 	f := &curveFlags{}
-	c.Flag("curve.file", "Capacity curve that probe measured for this engine; read again when it changes, on SIGHUP and /-/reload. Without one the headroom is an upper bound.").StringVar(&f.file)
+	c.Flag("curve.file", "Capacity curve that probe measured for this engine; read again when it changes, on SIGHUP and /-/reload"+without+".").StringVar(&f.file)
 	c.Flag("curve.correction", "observe shows how much slower the engine is than its curve; apply also raises the load ratio by it, and never lowers it.").Default(correctionObserve).EnumVar(&f.correction, correctionObserve, correctionApply)
 	c.Flag("kv-bound", "off leaves the KV cache's usage out of the headroom, as where an offload tier keeps it full on purpose.").Default(kvBoundOn).EnumVar(&f.kvBound, kvBoundOn, kvBoundOff)
 	f.identity = addIdentityFlags(c)

@@ -68,7 +68,7 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("model.kv-bytes-per-token", "KV cache bytes of one token, over all layers and GPUs, for the memory bandwidth model; e.g. 128KiB.").Default("0").SetValue(&f.kvBytes)
 	count(c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1"), &f.gpus)
 	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; read from its driver when 0; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
-	f.gpu, f.rules, f.curve = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c), addCurveFlags(c)
+	f.gpu, f.rules, f.curve = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c), addCurveFlags(c, "; without one the headroom is an upper bound")
 	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
 	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
 	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }

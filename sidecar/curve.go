@@ -153,7 +153,7 @@ func (s *Sidecar) curveStatus(h heldCurve, r *rank, rep *Replica) CurveStatus {
 	}
 	running := mean(r.window.last(rateWindow), func(r *reading) float64 { return r.running })
 	r.drift.observe(now, status.Curve, plain, running*h.ranks, rep.Latencies, !h.settled)
-	status.CorrectionFactor, status.TTFTRatio, status.ITLRatio = r.drift.factor(plain), r.drift.ttftRatio, r.drift.itlRatio
+	status.CorrectionFactor, status.TTFTRatio, status.ITLRatio = r.drift.factor(), r.drift.ttftRatio, r.drift.itlRatio
 	status.Load, status.CorrectionApplied = plain, s.config.ApplyCorrection
 	if s.config.ApplyCorrection && status.CorrectionFactor > 1 {
 		options.Correction = capacity.Pessimistic(status.CorrectionFactor)

@@ -80,7 +80,7 @@ func (s *Sidecar) replica(r *rank, er *engine.Rank, at time.Time, memory memoryB
 		r.burstiness = capacity.NewBurstiness(arrivalsPerSecond(r.window.readings))
 	}
 	if rep.Curve.Valid {
-		rep.Forecast, rep.Burn = r.outlook.current(s.startup.measured())
+		rep.Forecast, rep.Burn = r.outlook.current(s.startup.took)
 	}
 	return rep
 }

@@ -15,6 +15,8 @@ const driftInterval = 5 * time.Second
 type drift struct {
 	curve *curve.Curve
 	last  time.Time
+	// point is where the engine works by the number of running requests.
+	point capacity.DriftPoint
 	// Each latency has its own history; that between tokens is the better witness.
 	ttft, itl           capacity.Drift
 	ttftRatio, itlRatio float64
@@ -36,13 +38,14 @@ func (d *drift) observe(now time.Time, c *curve.Curve, l curve.Load, running flo
 	}
 	d.last = now
 	e := c.Expect(l, running)
+	d.point = capacity.DriftPoint{LoadRatio: e.LoadRatio, PrefillShare: prefillShare(l)}
 	d.ttftRatio, d.itlRatio = seen.TimeToFirstToken/e.TTFT, seen.InterTokenLatency/e.ITL
 	if !l.Mix.Valid() {
 		return
 	}
 	o := capacity.DriftObservation{
 		Time:       float64(now.UnixNano()) / 1e9,
-		DriftPoint: capacity.DriftPoint{LoadRatio: e.LoadRatio, PrefillShare: prefillShare(l)},
+		DriftPoint: d.point,
 		Coverage:   l.Coverage, Restarted: restarted,
 	}
 	o.Observed, o.Expected = seen.InterTokenLatency, e.ITL
@@ -51,14 +54,13 @@ func (d *drift) observe(now time.Time, c *curve.Curve, l curve.Load, running flo
 	d.ttft.Add(o)
 }
 
-// factor at an operating point: by the time between tokens, and where that was
-// not compared, as on a prefill rank, by the time to first token.
-func (d *drift) factor(l curve.Load) float64 {
-	p := capacity.DriftPoint{LoadRatio: l.Estimate, PrefillShare: prefillShare(l)}
-	if d.itl.Observations(p) == 0 && d.ttft.Observations(p) > 0 {
-		return d.ttft.Factor(p)
+// factor where the engine works now: by the time between tokens, and where that
+// was not compared, as on a prefill rank, by the time to first token.
+func (d *drift) factor() float64 {
+	if d.itl.Observations(d.point) == 0 && d.ttft.Observations(d.point) > 0 {
+		return d.ttft.Factor(d.point)
 	}
-	return d.itl.Factor(p)
+	return d.itl.Factor(d.point)
 }
 
 func (d *drift) stale() bool { return d.itl.Stale() }

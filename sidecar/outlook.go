@@ -110,11 +110,12 @@ func (o *outlook) step() {
 	o.fresh = true
 }
 
-// current is the forecast and the burn as of the last step.
-func (o *outlook) current(lead float64) (Forecast, Burn) {
+// current is the forecast and the burn as of the last step. start is how long
+// the engine takes to start, 0 when that was not seen.
+func (o *outlook) current(start time.Duration) (Forecast, Burn) {
 	f := unknownForecast()
 	b := unknownBurn()
-	b.LeadSeconds, b.LeadMeasured = lead, !math.IsNaN(lead)
+	b.LeadSeconds, b.LeadMeasured = start.Seconds(), start > 0
 	if !b.LeadMeasured {
 		b.LeadSeconds = defaultLead.Seconds()
 	}

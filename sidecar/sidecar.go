@@ -194,7 +194,7 @@ func (s *Sidecar) engineStatus(o engine.Observation) EngineStatus {
 	status := EngineStatus{
 		URL: s.config.EngineURL, Type: o.Type, Version: o.Version, MaxModelLen: o.MaxModelLen,
 		State: o.State, Reason: o.Reason, PollDuration: o.Duration, Available: o.Available, Stats: o.Stats,
-		StartupSeconds: s.startup.measured(),
+		Startup: s.startup.took,
 	}
 	if o.Err != nil {
 		status.Error = o.Err.Error()

@@ -53,8 +53,8 @@ type EngineStatus struct {
 	Series       int
 	Available    map[string]bool
 	Stats        engine.Stats
-	// StartupSeconds is how long its last start took that was seen; NaN before one.
-	StartupSeconds float64
+	// Startup is how long its last start took that was seen; 0 before one.
+	Startup time.Duration
 }
 
 // Occupancy is slots in use against slots.

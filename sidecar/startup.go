@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"math"
 	"time"
 
 	"headroom_exporter/collector/engine"
@@ -19,8 +18,8 @@ type startup struct {
 	// served is whether it has served since the exporter's start, started when it last began to.
 	served  bool
 	started time.Time
-	// seconds of the last start that was seen whole; 0 before one.
-	seconds float64
+	// took is how long the last start took that was seen whole; 0 before one.
+	took time.Duration
 }
 
 // observe follows the engine's state; restarted tells that its counters fell.
@@ -35,7 +34,7 @@ func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
 		if restarted || !s.served && !s.begun.IsZero() {
 			s.started = at
 			if !s.begun.IsZero() {
-				s.seconds = at.Sub(s.begun).Seconds()
+				s.took = at.Sub(s.begun)
 			}
 		}
 		s.served, s.begun = true, time.Time{}
@@ -45,12 +44,4 @@ func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
 // settled tells whether the last start that was seen is long ago.
 func (s *startup) settled(at time.Time) bool {
 	return s.started.IsZero() || at.Sub(s.started) >= settling
-}
-
-// measured is the seconds of the last start; NaN before one was seen.
-func (s *startup) measured() float64 {
-	if s.seconds <= 0 {
-		return math.NaN()
-	}
-	return s.seconds
 }

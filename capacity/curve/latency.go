@@ -73,7 +73,9 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 // linePoint is a point of a class: a load ratio, and what was measured there.
 type linePoint struct{ ratio, running, ttft, itl float64 }
 
-// line is a class's points of open-loop load up to a little above its knee, by rising load.
+// line is a class's points up to a little above its knee, by rising load. Those
+// of the closed loop count below the knee, at the rate that was served: there
+// as many requests run as in the open loop.
 func (c *Class) line(knee float64) []linePoint {
 	s := c.poisson()
 	if s == nil || !(knee > 0) {
@@ -81,14 +83,22 @@ func (c *Class) line(knee float64) []linePoint {
 	}
 	var line []linePoint
 	add := func(p *Point) {
-		rate := float64(p.OfferedRate)
-		if p.Concurrency > 0 || p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= highestExpected*knee) {
+		rate, most := float64(p.OfferedRate), highestExpected*knee
+		if p.Concurrency > 0 {
+			rate, most = float64(p.CompletedRate), knee
+		}
+		if p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= most) {
 			return
 		}
 		line = append(line, linePoint{rate / knee, float64(p.Engine.RunningMean), float64(p.TTFT.Mean), float64(p.ITL.Mean)})
 	}
 	if s.Baseline != nil {
 		add(s.Baseline)
+	}
+	if s.Ceiling != nil {
+		for i := range s.Ceiling.Steps {
+			add(&s.Ceiling.Steps[i])
+		}
 	}
 	for i := range s.Points {
 		switch p := &s.Points[i]; p.Purpose {

@@ -64,6 +64,8 @@ type virtualRun struct {
 	queueTime   float64
 	prefillTime float64
 	decodeTime  float64
+	gaps        float64 // between tokens, in the measured window, and their sum
+	gapTime     float64
 	finished    int
 	kvPeak      float64
 	nextSample  float64
@@ -217,6 +219,10 @@ func (r *virtualRun) launch(f *flight) {
 				}
 			}
 		}
+		if index > 0 && at >= r.warmup && at < r.injection {
+			r.gaps++
+			r.gapTime += at - f.lastGap
+		}
 		f.lastGap = at
 		if finished != "" {
 			r.finish(f, at)
@@ -343,6 +349,7 @@ func (r *virtualRun) observation(stopped string) *knee.Observation {
 		ttft, tpot, e2e = append(ttft, q.TTFT), append(tpot, q.TPOT), append(e2e, q.E2E)
 	}
 	p.TTFT, p.TPOT, p.E2E, p.ITL = knee.Quantiles(ttft), knee.Quantiles(tpot), knee.Quantiles(e2e), knee.Quantiles(nil)
+	p.ITL.N, p.ITL.Mean = r.gaps, capacity.Value(r.gapTime/r.gaps)
 	var running, waiting, kv, n float64
 	g := &p.Engine
 	g.RunningMax, g.WaitingMax, g.KVPeak = 0, 0, capacity.Value(r.kvPeak)
