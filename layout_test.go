@@ -11,6 +11,8 @@ import (
 var mayImport = map[string][]string{
 	"capacity":                nil,
 	"rules":                   nil,
+	"rules/fleet":             nil,
+	"alerts":                  nil,
 	"dashboards":              nil,
 	"collector/engine":        nil,
 	"collector/gpu":           nil,
