@@ -293,7 +293,6 @@ func TestShippedRules(t *testing.T) {
 			`headroom_engine_time_to_first_token_percentile_upper_seconds{engine="0",model_name="m",percentile="99",window="5m"}`: 1,
 			`headroom_slo_good_ratio{engine="0",model_name="m",slo="ttft",threshold="0.5",window="5m"}`:                           0.9,
 			`headroom_slo_threshold_is_bound{engine="0",model_name="m",slo="ttft"}`:                                               1,
-			`headroom_engine_bottleneck{engine="0",model_name="m",phase="decode"}`:                                                1,
 			`headroom_engine_queue_growth_requests_per_second{engine="0",model_name="m",window="1m"}`:                             2,
 			`headroom_gpu_energy_per_1000_generation_tokens_joules{window="5m"}`:                                                  250,
 		} {
