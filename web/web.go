@@ -45,6 +45,7 @@ const (
 	pagePath     = "/"
 	headroomPath = "/api/v1/headroom"
 	historyPath  = "/api/v1/history"
+	curvePath    = "/page/curve"
 	healthyPath  = "/-/healthy"
 	readyPath    = "/-/ready"
 	reloadPath   = "/-/reload"
@@ -70,7 +71,7 @@ func (c *Config) validate() error {
 	if strings.ContainsAny(c.TelemetryPath, " {}\t\n?#") {
 		return fmt.Errorf("web: TelemetryPath %q is not a plain path; use one such as /metrics", c.TelemetryPath)
 	}
-	for _, taken := range []string{pagePath, "/api/", "/-/"} {
+	for _, taken := range []string{pagePath, "/api/", "/page/", "/-/"} {
 		if c.TelemetryPath == taken || taken != pagePath && strings.HasPrefix(c.TelemetryPath, taken) {
 			return errors.New("web: TelemetryPath " + c.TelemetryPath + " is taken by the exporter itself; choose another, such as /metrics")
 		}
@@ -116,6 +117,7 @@ func New(config Config) (http.Handler, error) {
 	}))
 	mux.HandleFunc(headroomPath, s.serveHeadroom)
 	mux.HandleFunc(historyPath, s.serveHistory)
+	mux.HandleFunc(curvePath, s.serveCurve)
 	mux.HandleFunc(healthyPath, s.serveHealthy)
 	mux.HandleFunc(readyPath, s.serveReady)
 	if config.Reload != nil {

@@ -68,6 +68,21 @@ function fit(parent, n, make) {
   return [...parent.children];
 }
 
+// morph makes an element like another with as few changes as can be: what a reader points at,
+// has selected or is being read by a screen reader stays.
+function morph(element, like) {
+  for (const { name } of [...element.attributes]) if (!like.hasAttribute(name)) element.removeAttribute(name);
+  for (const { name, value } of like.attributes) if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  const old = [...element.childNodes], wanted = [...like.childNodes];
+  wanted.forEach((node, i) => {
+    if (!old[i]) element.append(node);
+    else if (old[i].nodeName !== node.nodeName) old[i].replaceWith(node);
+    else if (node.nodeType === Node.ELEMENT_NODE) morph(old[i], node);
+    else if (old[i].nodeValue !== node.nodeValue) old[i].nodeValue = node.nodeValue;
+  });
+  old.slice(wanted.length).forEach((node) => node.remove());
+}
+
 // facts fills a definition list with [term, value, note] rows; a row with stack puts its value below its term.
 function facts(list, rows) {
   fit(list, rows.length, () => {

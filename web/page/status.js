@@ -114,7 +114,9 @@ function drawBars(r, watermark) {
     return row;
   }).forEach((row, i) => {
     const v = value(order[i]), binding = order[i] === r.binding_constraint;
-    row.dataset.zone = zoneOf(v, watermark);
+    // The curve has a watermark of its own.
+    const stable = order[i] === "curve" && known(r.curve?.watermark_ratio) ? r.curve.watermark_ratio : watermark;
+    row.dataset.zone = zoneOf(v, stable);
     row.className = binding ? "binding" : known(v) ? "" : "none";
     const [label, track, number] = row.children;
     say(label.children[0], constraintNames[order[i]]);
@@ -122,7 +124,7 @@ function drawBars(r, watermark) {
     say(number, ratio(v));
     const [fill, low, full] = track.children;
     fill.style.width = known(v) ? at(Math.max(0, v)) : "0";
-    low.style.left = at(watermark);
+    low.style.left = at(stable);
     full.style.left = at(1);
     low.hidden = full.hidden = !known(v);
   });
@@ -211,6 +213,9 @@ function draw() {
   drawRanks(answer.replicas, r);
   drawHero(answer, r);
   drawBars(r, answer.watermark_ratio);
+  // The server draws the curve every other second; its first line must not lag behind the figure above it.
+  const summary = byId("curve-section").querySelector(".curve-summary");
+  if (summary && r.curve.picture) say(summary, r.curve.picture.summary);
   drawFacts(answer, r);
   announce(`${nameOf(r)} ${r.state} ${r.zone}`, `${r.summary}. Zone ${r.zone}, engine ${r.state}.`);
 }
@@ -227,6 +232,25 @@ function history() {
   return r && ask(`api/v1/history?seconds=${span}&model_name=${encodeURIComponent(r.model_name)}&engine=${encodeURIComponent(r.engine)}`);
 }
 
+// capacityCurve is the part of the page that the server draws: the replica against its curve.
+// The picture is as wide as its place, so that its words keep their size.
+async function capacityCurve() {
+  const r = chosenReplica(), place = byId("curve-section").querySelector(".curve-picture");
+  if (!r) return null;
+  const width = Math.round(place ? place.clientWidth : Math.min(720, byId("main").clientWidth));
+  const response = await fetch(`page/curve?width=${width}&model_name=${encodeURIComponent(r.model_name)}&engine=${encodeURIComponent(r.engine)}`, { cache: "no-store", signal: AbortSignal.timeout(patience) });
+  const text = await response.text();
+  if (!response.ok) throw Object.assign(new Error(text.trim()), { answered: true });
+  return text;
+}
+
+function drawCapacityCurve(text) {
+  const section = byId("curve-section"), like = section.cloneNode();
+  like.hidden = false;
+  like.append(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+  morph(section, like);
+}
+
 function drawCurves(body) {
   const columns = body.replicas[0] || null, end = Date.parse(body.time);
   for (const drawChart of charts) drawChart(columns, end, view.answer.watermark_ratio);
@@ -234,11 +258,11 @@ function drawCurves(body) {
 
 // tick asks once. Only the asking may fail: what the server does not answer is said, and the last answer stays in sight.
 async function tick() {
-  let answer, curves;
+  let answer, curves, capacity;
   try {
     answer = await ask("api/v1/headroom");
     view.answer = answer;
-    if (view.ticks % 2 === 0) curves = await history();
+    if (view.ticks % 2 === 0) [curves, capacity] = await Promise.all([history(), capacityCurve()]);
   } catch (problem) {
     if (problem.answered) {
       drawLink("waiting", problem.message);
@@ -256,6 +280,7 @@ async function tick() {
   drawLink(age > 10 ? "late" : "live", age > 10 ? `readings are ${duration(age)} old` : "exporter live");
   draw();
   if (curves) drawCurves(curves);
+  if (capacity) drawCapacityCurve(capacity);
 }
 
 // drawNothing draws the instrument with no reading on it, so that nothing moves when the first one comes.
