@@ -185,8 +185,8 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 
 // left is what can be offered on top, per second.
 func (r *Replica) left(idle bool) capacity.Left {
-	if l := r.Curve.Load.Left; r.Curve.Valid && r.Curve.Load.Ratio == r.LoadRatio {
-		return l // The curve binds, and knows what is left without any traffic too.
+	if r.Curve.Valid && (idle || r.Curve.Load.Ratio == r.LoadRatio) {
+		return r.Curve.Load.Left // It knows what is left without any traffic too.
 	}
 	load := r.rateRatio()
 	if idle {

@@ -1,0 +1,388 @@
+package sidecar_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
+	"headroom_exporter/collector/engine"
+	"headroom_exporter/collector/gpu"
+	"headroom_exporter/sidecar"
+)
+
+// smallCurve is a curve of one class like fakeRank's requests of 100 and 50
+// tokens, with its knee at 4 requests a second and the watermark at 3.2.
+func smallCurve() *curve.Curve {
+	v := func(x float64) curve.Value { return curve.Value(x) }
+	u := capacity.Unknown()
+	lengths := func(length float64) capacity.Histogram {
+		h := capacity.NewHistogram(capacity.TokenBounds(1000))
+		h.Add(length, 1)
+		return h
+	}
+	return &curve.Curve{
+		Source: curve.Measured, PeakReserve: 0.2, Finished: time.Now(),
+		Identity: curve.Identity{Model: "m", GPUName: "H100", MaxNumSeqs: 8, EngineVersion: "0.31.0"},
+		Classes: []curve.Class{{
+			Name: "chat", Weight: 1, PromptHistogram: lengths(100), GenerationHistogram: lengths(50),
+			PromptMean: 100, GenerationMean: 50, PrefixHitRatio: 0,
+			Studies: []curve.Study{{
+				Arrivals: curve.Arrivals{Process: "poisson"}, Status: curve.StatusOK, SafeRate: 4,
+				Knee: &curve.Knee{Rate: 4, Low: 3.9, High: 4.1, Watermark: v(3.2), CliffFrom: u, CliffTo: u},
+			}},
+		}},
+	}
+}
+
+// withCurve gives a sidecar a curve, of an engine of this identity.
+func withCurve(c *curve.Curve, live func() (curve.Identity, error)) func(*engine.Config, *sidecar.Config) {
+	return func(_ *engine.Config, sc *sidecar.Config) {
+		sc.Curve = sidecar.FixedCurve{Curve: c}
+		sc.Identity = func(engine.Observation, gpu.Snapshot) (curve.Identity, error) { return live() }
+	}
+}
+
+// mustRest fails when anything rests on the curve.
+func mustRest(t *testing.T, r sidecar.Replica, reason string) {
+	t.Helper()
+	c := &r.Curve
+	if c.Valid || !slices.Contains(c.Reasons, reason) {
+		t.Errorf("valid %v, reasons %q, want %q among them", c.Valid, c.Reasons, reason)
+	}
+	if ratio := r.LoadRatios[capacity.Curve]; !math.IsNaN(ratio) && ratio <= 1 {
+		t.Errorf("the load ratio by the curve is %v", ratio)
+	}
+	if !math.IsNaN(r.Forecast.TimeToKnee) || !math.IsNaN(r.Burn.Fast) || !math.IsNaN(r.Burn.Slow) {
+		t.Errorf("forecast %v, burn %+v", r.Forecast.TimeToKnee, r.Burn)
+	}
+	if r.Binding == capacity.Curve && math.IsNaN(r.LoadRatios[capacity.Curve]) {
+		t.Error("the curve binds, of which nothing is known")
+	}
+}
+
+// What a curve was measured on against what runs: each kind of difference.
+func TestIdentityOfTheCurve(t *testing.T) {
+	stored := smallCurve().Identity
+	for _, test := range []struct {
+		name   string
+		change func(live *curve.Identity)
+		reuse  []curve.Reuse
+		// reason why it does not count, empty when it does; stale why it should be measured again.
+		reason, stale string
+	}{
+		{"the same", func(*curve.Identity) {}, nil, "", ""},
+		{"another model", func(i *curve.Identity) { i.Model = "x" }, nil, "identity_model", ""},
+		{"another GPU", func(i *curve.Identity) { i.GPUName = "A100" }, nil, "identity_gpu_name", ""},
+		{"another limit", func(i *curve.Identity) { i.MaxNumSeqs = 16 }, nil, "identity_max_num_seqs", ""},
+		{"a limit that is not known", func(i *curve.Identity) { i.MaxNumSeqs = 0 }, nil, "", ""},
+		{"another release", func(i *curve.Identity) { i.EngineVersion = "0.32.0" }, nil, "", "engine_version"},
+		{"another patch", func(i *curve.Identity) { i.EngineVersion = "0.31.1" }, nil, "", ""},
+		{"another GPU, allowed", func(i *curve.Identity) { i.GPUName = "H200" },
+			[]curve.Reuse{{Field: "gpu_name", From: "H100", To: "H200", Reason: "the same chip with more memory", ApprovedBy: "ops"}}, "", ""},
+		{"another GPU than is allowed", func(i *curve.Identity) { i.GPUName = "A100" },
+			[]curve.Reuse{{Field: "gpu_name", From: "H100", To: "H200", Reason: "the same chip with more memory", ApprovedBy: "ops"}}, "identity_gpu_name", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, live := smallCurve(), stored
+				c.Reuse = test.reuse
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+				s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return live, nil }))
+				work := func(int) { f.ranks[0].second(2, 100, 50, 50) }
+				run(s, 90, work)
+				if r := s.Snapshot().Replicas[0]; !r.Curve.Valid {
+					t.Fatalf("before: %q", r.Curve.Reasons)
+				}
+				// The engine comes back as another.
+				f.down = true
+				run(s, 6, nil)
+				mustRest(t, s.Snapshot().Replicas[0], "engine_down")
+				f.down, f.ranks[0] = false, fakeRank{running: 4, kvUsage: 0.36}
+				test.change(&live)
+				run(s, 90, work)
+				r := s.Snapshot().Replicas[0]
+				if test.reason != "" {
+					mustRest(t, r, test.reason)
+					if want := []string{test.reason}; !slices.Equal(r.Curve.Reasons, want) {
+						t.Errorf("reasons %q, want %q", r.Curve.Reasons, want)
+					}
+					return
+				}
+				if !r.Curve.Valid {
+					t.Fatalf("does not count: %q", r.Curve.Reasons)
+				}
+				near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.5)
+				if (test.stale != "") != slices.Contains(r.Curve.Stale, test.stale) || test.stale == "" && len(r.Curve.Stale) > 0 {
+					t.Errorf("stale %q, want %q", r.Curve.Stale, test.stale)
+				}
+			})
+		})
+	}
+	t.Run("not known", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+			s := newSidecar(t, f, withCurve(smallCurve(), func() (curve.Identity, error) { return curve.Identity{}, errors.New("no model") }))
+			run(s, 90, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+			mustRest(t, s.Snapshot().Replicas[0], sidecar.ReasonIdentityUnknown)
+		})
+	})
+	t.Run("old", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := smallCurve()
+			c.Finished = time.Now().Add(-31 * 24 * time.Hour)
+			f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+			s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return stored, nil }))
+			run(s, 90, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+			if r := s.Snapshot().Replicas[0].Curve; !r.Valid || !slices.Equal(r.Stale, []string{"age"}) {
+				t.Errorf("valid %v, stale %q", r.Valid, r.Stale)
+			}
+		})
+	})
+}
+
+// What is published with a curve, to the number.
+func TestHeadroomByTheCurve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 2, kvUsage: 0.18}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		run(s, 90, func(int) { f.ranks[0].second(3.4, 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.85)
+		near(t, "headroom", r.HeadroomRatio, 0.15)
+		near(t, "watermark", r.Curve.Load.Watermark, 0.8)
+		near(t, "knee", r.Curve.Load.Knee, 4)
+		near(t, "requests left", r.Left.RequestsPerSecond, 0.6)
+		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 60)
+		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 30)
+		near(t, "sequence slots left", r.Left.SequenceSlots, 6)
+		if r.Binding != capacity.Curve || r.Zone != capacity.ZoneRisk {
+			t.Errorf("%v binds, zone %v", r.Binding, r.Zone)
+		}
+		if slices.ContainsFunc(r.Reasons, func(s string) bool { return regexp.MustCompile("upper bound").MatchString(s) }) {
+			t.Errorf("it is still called an upper bound: %q", r.Reasons)
+		}
+		// Nothing comes any more: nothing is used, and all of the knee is left.
+		f.ranks[0].running, f.ranks[0].kvUsage = 0, 0
+		run(s, 7, nil)
+		r = s.Snapshot().Replicas[0]
+		near(t, "load ratio when it is empty", r.LoadRatios[capacity.Curve], 0)
+		near(t, "requests left when it is empty", r.Left.RequestsPerSecond, 4)
+	})
+}
+
+// A constraint that is further up than the curve binds, in its own zone.
+func TestConstraintsBesideTheCurve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 7, kvUsage: 0.36}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		run(s, 90, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		near(t, "headroom", r.HeadroomRatio, 1-7.0/8)
+		near(t, "requests left", r.Left.RequestsPerSecond, 2*(8.0/7-1))
+		if r.Binding != capacity.SequenceSlots || r.Zone != capacity.ZoneRisk {
+			t.Errorf("%v binds, zone %v", r.Binding, r.Zone)
+		}
+	})
+}
+
+// An offload tier keeps the KV cache full on purpose: then it is no constraint.
+func TestTokenSlotsUnbound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.99}}}
+		s := newSidecar(t, f, func(_ *engine.Config, c *sidecar.Config) { c.TokenSlotsUnbound = true })
+		run(s, 10, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		near(t, "token slots", r.LoadRatios[capacity.TokenSlots], nan)
+		near(t, "token slot occupancy", r.TokenSlots.Ratio, 0.99)
+		near(t, "headroom", r.HeadroomRatio, 0.5)
+	})
+}
+
+// Every input of the curve's load absent, impossible, stale, or begun anew:
+// the number is there only while all that it rests on is.
+func TestUnknownIsNeverANumberByTheCurve(t *testing.T) {
+	const known = ""
+	for _, test := range []struct {
+		name    string
+		without string
+		// then happens after 90 s of work.
+		then   func(f *fakeEngine)
+		after  int
+		work   bool
+		reason string
+	}{
+		{name: "all there", work: true, after: 10, reason: known},
+		{name: "no first tokens", without: `time_to_first_token`, work: true, after: 10, reason: known}, // those that ended stand in
+		{name: "no waiting requests", without: `num_requests_waiting`, work: true, after: 10, reason: string(capacity.ReasonRatesUnknown)},
+		{name: "no generation tokens", without: `generation_tokens_total`, work: true, after: 10, reason: string(capacity.ReasonRatesUnknown)},
+		{name: "no prompt tokens", without: `prompt_tokens`, work: true, after: 10, reason: string(capacity.ReasonRatesUnknown)},
+		{name: "no finished requests", without: `request_success`, work: true, after: 10, reason: string(capacity.ReasonFewCompletions)},
+		{name: "no KV cache", without: `kv_cache_usage_perc`, work: true, after: 10, reason: known},
+		{name: "no inter-token latency", without: `inter_token_latency`, work: true, after: 10, reason: known},
+		{name: "frozen", after: 30, reason: "engine_stale"},
+		{name: "down", then: func(f *fakeEngine) { f.down = true }, after: 10, reason: "engine_down"},
+		{name: "an impossible number of waiting requests", then: func(f *fakeEngine) { f.ranks[0].waiting = math.NaN() }, work: true, after: 3, reason: string(capacity.ReasonRatesUnknown)},
+		{name: "a counter begins anew", then: func(f *fakeEngine) { f.ranks[0] = fakeRank{running: 4, kvUsage: 0.36} }, work: true, after: 30, reason: known},
+		{name: "other traffic", then: func(f *fakeEngine) {
+			// 30 requests of 1000 and 900 tokens at once.
+			f.ranks[0].second(30, 1000, 900, 50)
+		}, work: true, after: 5, reason: string(capacity.ReasonCoverageLow)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := smallCurve()
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+				if test.without != "" {
+					f.without = regexp.MustCompile(test.without)
+				}
+				s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+				work := func(int) { f.ranks[0].second(2, 100, 50, 50) }
+				run(s, 90, work)
+				if test.then != nil {
+					test.then(f)
+				}
+				if !test.work {
+					work = nil
+				}
+				run(s, test.after, work)
+				r := s.Snapshot().Replicas[0]
+				if test.reason != known {
+					mustRest(t, r, test.reason)
+					return
+				}
+				if !r.Curve.Valid {
+					t.Fatalf("does not count: %q", r.Curve.Reasons)
+				}
+				within(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.45, 0.55)
+			})
+		})
+	}
+	// Before there are enough requests nothing is known, whatever they are like.
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		run(s, 1, nil)
+		mustRest(t, s.Snapshot().Replicas[0], string(capacity.ReasonRatesUnknown))
+		run(s, 20, func(int) { f.ranks[0].second(2, 100, 50, 50) })
+		mustRest(t, s.Snapshot().Replicas[0], string(capacity.ReasonFewCompletions))
+	})
+	// After a restart the users are the same: their last mix stands in.
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		work := func(int) { f.ranks[0].second(2, 100, 50, 50) }
+		run(s, 90, work)
+		f.down = true
+		run(s, 60, nil)
+		f.down, f.ranks[0] = false, fakeRank{running: 4, kvUsage: 0.36}
+		run(s, 5, work)
+		r := s.Snapshot().Replicas[0]
+		if !r.Curve.Valid || r.Curve.Load.Mix.Source != capacity.MixLast {
+			t.Errorf("valid %v by %s", r.Curve.Valid, r.Curve.Load.Mix.Source)
+		}
+		within(t, "load ratio after a restart", r.LoadRatios[capacity.Curve], 0.45, 0.55)
+		if took := s.Snapshot().Engine.Startup; took < 55*time.Second || took > 62*time.Second {
+			t.Errorf("the start took %s, want about a minute", took)
+		}
+	})
+}
+
+// How long the engine takes to start is measured when a start is seen, and only then.
+func TestStartupTime(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// alive before the outage, and restarted by it.
+		alive, restarted bool
+		want             time.Duration
+	}{
+		{"the first start", false, true, 40 * time.Second},
+		{"a restart", true, true, 40 * time.Second},
+		{"out of reach for a while", true, false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+				s := newSidecar(t, f, nil)
+				work := func(int) { f.ranks[0].second(2, 100, 50, 50) }
+				if test.alive {
+					run(s, 10, work)
+				}
+				f.down = true
+				run(s, 40, nil)
+				f.down = false
+				if test.restarted {
+					f.ranks[0] = fakeRank{running: 1, kvUsage: 0.1}
+				}
+				run(s, 3, work)
+				if got := s.Snapshot().Engine.Startup; (got - test.want).Abs() > 4*time.Second {
+					t.Errorf("%s, want %s", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// A load that rises steadily to the knee burns the headroom, and the forecast
+// is shown only once it was right for as long as it looks ahead.
+func TestBurnAndForecast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 1, kvUsage: 0.1}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		// From 1 to 3.4 requests a second in 90 minutes: 0.0067 of the knee a minute.
+		const seconds = 90 * 60
+		at := func(second int) float64 { return 1 + 2.4*float64(second)/seconds }
+		run(s, 8*60, func(second int) { f.ranks[0].second(at(second), 100, 50, 50) })
+		r := s.Snapshot().Replicas[0]
+		near(t, "burn before 10 minutes", r.Burn.Fast, nan)
+		near(t, "time to the knee at once", r.Forecast.TimeToKnee, nan)
+		run(s, seconds-8*60, func(second int) { f.ranks[0].second(at(second+8*60), 100, 50, 50) })
+		r = s.Snapshot().Replicas[0]
+		near(t, "lead", r.Burn.LeadSeconds, 300)
+		// In the lead of 5 minutes 0.033 goes of the 0.15 that is left.
+		within(t, "burn in 10 minutes", r.Burn.Fast, 0.19, 0.25)
+		within(t, "burn in 30 minutes", r.Burn.Slow, 0.19, 0.25)
+		if len(r.Forecast.Horizons) != 2 {
+			t.Fatalf("horizons %+v", r.Forecast.Horizons)
+		}
+		for _, h := range r.Forecast.Horizons {
+			if !h.Skill.Shown() || math.IsNaN(h.LoadRatio) {
+				t.Errorf("%d minutes ahead: skill %v, load ratio %v", h.Skill.Minutes, h.Skill.Ratio, h.LoadRatio)
+			}
+			within(t, fmt.Sprintf("load ratio %d minutes ahead", h.Skill.Minutes), h.LoadRatio, r.LoadRatio, r.LoadRatio+0.0067*float64(h.Skill.Minutes))
+		}
+	})
+}
+
+// What limits an engine, by what it shows with slots that are full and requests that wait.
+func TestBottleneck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 1, kvUsage: 0.1}}}
+		s := newSidecar(t, f, nil)
+		run(s, 70, func(int) { f.ranks[0].second(1, 100, 50, 50) })
+		if b := s.Snapshot().Replicas[0].Bottleneck; b.Bottleneck != capacity.BottleneckNone {
+			t.Errorf("at little load: %+v", b)
+		}
+		f.ranks[0].running, f.ranks[0].waiting = 8, 5
+		run(s, 70, func(int) { f.ranks[0].second(1, 100, 50, 50) })
+		if b := s.Snapshot().Replicas[0].Bottleneck; b.Bottleneck != capacity.BottleneckSlots || len(b.Evidence) == 0 {
+			t.Errorf("with full slots: %+v", b)
+		}
+		f.down = true
+		run(s, 10, nil)
+		if b := s.Snapshot().Replicas[0].Bottleneck; b.Bottleneck != capacity.BottleneckUnknown {
+			t.Errorf("of an engine that is down: %+v", b)
+		}
+	})
+}
