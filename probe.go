@@ -110,7 +110,11 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.knee.validate(load); err != nil {
 		return usageError{err}
 	}
-	if err := outputsReady(f.force, f.records, f.summary, f.results, f.knee.report); err != nil {
+	// With --resume the records of the run before are there, and go on.
+	if err := outputsReady(f.force || f.knee.resume, f.records); err != nil {
+		return usageError{err}
+	}
+	if err := outputsReady(f.force, f.summary, f.results, f.knee.report); err != nil {
 		return usageError{err}
 	}
 	if err := f.knee.outputReady(f.force); err != nil {
@@ -195,13 +199,19 @@ func (f *probeFlags) connect(ctx context.Context, load *load, logger *slog.Logge
 	}
 	c.closers = append(c.closers, closeReadings)
 	if f.records != "" {
-		c.runner.Records, err = probe.CreateRecords(f.records, f.force, probe.RecordsHeader{
+		header := probe.RecordsHeader{
 			Tool: toolName(), Started: c.started, Engine: api.Base, Model: c.facts.Model, Seed: load.seed,
 			ContentSeed: load.content, Dialect: f.client.Dialect, Workload: load.words,
-		}, func(err error) {
+		}
+		failed := func(err error) {
 			logger.Error("the run ends: records cannot be written", "err", err)
 			stop(err)
-		})
+		}
+		if f.knee.resume {
+			c.runner.Records, err = probe.ContinueRecords(f.records, header, failed)
+		} else {
+			c.runner.Records, err = probe.CreateRecords(f.records, f.force, header, failed)
+		}
 		if err != nil {
 			return nil, usageError{err}
 		}

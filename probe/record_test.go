@@ -144,6 +144,66 @@ func TestRecordsFile(t *testing.T) {
 	}
 }
 
+// TestContinueRecords: what an earlier run left stays, but for a line that was
+// cut, and what follows has a header of its own.
+func TestContinueRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "records.jsonl")
+	for run := range 3 {
+		r, err := ContinueRecords(path, RecordsHeader{Seed: uint64(run)}, func(err error) { t.Error(err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			r.Add(aRecord(i))
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(f, `{"point":"cut`)
+		f.Close()
+	}
+	dropCutLine(t, path)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seeds []uint64
+	records := 0
+	for line := range bytes.Lines(b) {
+		var h RecordsHeader
+		if err := json.Unmarshal(line, &h); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		if h.Version == 0 {
+			records++
+			continue
+		}
+		if records != 10*len(seeds) {
+			t.Errorf("%d records ahead of header %d", records, len(seeds)+1)
+		}
+		seeds = append(seeds, h.Seed)
+	}
+	if fmt.Sprint(seeds) != "[0 1 2]" || records != 30 {
+		t.Errorf("headers of the seeds %v, %d records", seeds, records)
+	}
+	for name, content := range map[string]string{"empty": "", "no header": "{}\n", "cut header": `{"headroom_records":1`} {
+		other := filepath.Join(t.TempDir(), "other")
+		if err := os.WriteFile(other, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ContinueRecords(other, RecordsHeader{}, nil); err == nil || !strings.Contains(err.Error(), "no records file") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if b, err := os.ReadFile(other); err != nil || string(b) != content {
+			t.Errorf("%s: the file is now %q: %v", name, b, err)
+		}
+	}
+}
+
 // limited writes up to a number of bytes, then only a part and an error, as a
 // full disk does.
 type limited struct {

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 
 // flushEvery is how much a killed process loses at most.
 const flushEvery = 200 * time.Millisecond
+
+// recordsVersion is the version of a records file's form.
+const recordsVersion = 1
 
 // RecordsHeader is the first line of a records file.
 type RecordsHeader struct {
@@ -60,11 +64,6 @@ type Records struct {
 // CreateRecords begins a file that must not exist unless force is set. failed
 // is called once, when the disk refuses.
 func CreateRecords(path string, force bool, header RecordsHeader, failed func(error)) (*Records, error) {
-	header.Version = 1
-	line, err := json.Marshal(header)
-	if err != nil {
-		return nil, fmt.Errorf("records: writing the header: %w", err)
-	}
 	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	if force {
 		mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
@@ -76,15 +75,74 @@ func CreateRecords(path string, force bool, header RecordsHeader, failed func(er
 	if err != nil {
 		return nil, fmt.Errorf("records: %w", err)
 	}
-	r := &Records{file: f, path: path, failed: failed, quit: make(chan struct{}), ended: make(chan struct{})}
-	r.pending = append(line, '\n')
-	if err := r.flush(); err != nil {
+	r, err := beginRecords(f, path, 0, header, failed)
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	r.written = 0
+	return r, nil
+}
+
+// beginRecords writes a header at the file's end, which is at good.
+func beginRecords(f file, path string, good int64, header RecordsHeader, failed func(error)) (*Records, error) {
+	header.Version = recordsVersion
+	line, err := json.Marshal(header)
+	if err != nil {
+		return nil, fmt.Errorf("records: writing the header: %w", err)
+	}
+	r := &Records{file: f, path: path, good: good, failed: failed, quit: make(chan struct{}), ended: make(chan struct{})}
+	r.pending = append(line, '\n')
+	if err := r.flush(); err != nil {
+		return nil, err
+	}
 	go r.run()
 	return r, nil
+}
+
+// ContinueRecords goes on with the file of an earlier run, or begins one that
+// is not there. What follows the last whole line is dropped, and a header of
+// its own begins what this run adds: times count from there.
+func ContinueRecords(path string, header RecordsHeader, failed func(error)) (*Records, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return CreateRecords(path, false, header, failed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	r, err := continueRecords(f, path, header, failed)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("records: going on with %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func continueRecords(f *os.File, path string, header RecordsHeader, failed func(error)) (*Records, error) {
+	in := bufio.NewReader(f)
+	first, err := in.ReadBytes('\n')
+	var earlier RecordsHeader
+	if err != nil || json.Unmarshal(first, &earlier) != nil || earlier.Version != recordsVersion {
+		return nil, fmt.Errorf("it is no records file of version %d", recordsVersion)
+	}
+	good := int64(len(first))
+	for {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		good += int64(len(line))
+	}
+	if err := f.Truncate(good); err != nil {
+		return nil, fmt.Errorf("dropping what follows its last whole line: %w", err)
+	}
+	if _, err := f.Seek(good, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return beginRecords(f, path, good, header, failed)
 }
 
 // Add appends a record. After a failure it does nothing; Close tells.
