@@ -93,19 +93,20 @@ func (t *Target) report(format string, args ...any) {
 var errStopped = errors.New("cancelled by the probe: the load was ended early")
 
 // Run implements knee.Engine. The context bounds it: a deadline of the whole
-// search is the context's. An error that wraps knee.ErrHarm is a *HarmError.
+// search is the context's. An error that wraps knee.ErrHarm is a *HarmError;
+// which load an error is of, the search says.
 func (t *Target) Run(ctx context.Context, l *knee.Load, m knee.Monitor) (*knee.Observation, error) {
 	if err := t.settle(ctx); err != nil {
-		return nil, fmt.Errorf("load %s: %w", l.Name, err)
+		return nil, err
 	}
 	f, point, err := t.prepare(l, m)
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", l.Name, err)
+		return nil, err
 	}
 	t.rested = false
 	result, err := t.config.Runner.Run(ctx, point)
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", l.Name, err)
+		return nil, err
 	}
 	o := f.observation(result)
 	switch {
@@ -113,7 +114,7 @@ func (t *Target) Run(ctx context.Context, l *knee.Load, m knee.Monitor) (*knee.O
 		t.recovered(ctx, f)
 		return o, f.harm
 	case ctx.Err() != nil:
-		return o, fmt.Errorf("load %s: %w", l.Name, context.Cause(ctx))
+		return o, context.Cause(ctx)
 	}
 	return o, nil
 }

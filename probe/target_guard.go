@@ -32,8 +32,8 @@ func (e *HarmError) Error() string {
 	if !math.IsNaN(e.Recovered) {
 		after = fmt.Sprintf("its queue was empty after %.1f s", e.Recovered)
 	}
-	return fmt.Sprintf("%v: load %s: %s; %d requests were cancelled within %.1f s, and %s",
-		knee.ErrHarm, e.Load, e.Evidence, e.InFlight, max(e.Drained, 0), after)
+	return fmt.Sprintf("%v: %s; %d requests were cancelled within %.1f s, and %s",
+		knee.ErrHarm, e.Evidence, e.InFlight, max(e.Drained, 0), after)
 }
 
 // Unwrap returns knee.ErrHarm.
@@ -239,7 +239,9 @@ func (g *guard) lookForOthers(v *view) (late string) {
 	ours, oursLate := 0.0, 0.0
 	bound := g.lateBound(to.ttft)
 	for _, f := range v.firsts {
-		if f.at > from.at && f.at <= to.at {
+		// Also those that came after the page: it may have counted them before
+		// they were on their way.
+		if f.at > from.at {
 			ours++
 			if bound >= 0 && f.ttft.Seconds() > to.ttft.Bounds[bound] {
 				oursLate++
