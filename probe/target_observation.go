@@ -120,6 +120,12 @@ func validity(p *curve.Point, r *Result) {
 
 	limited := has(FaultClientLimited)
 	limit, _ := r.lagLimit()
+	if share := maxLagShare * float64(p.E2E.P50); p.Concurrency > 0 && share > limit {
+		// A closed loop has no schedule to keep, and serves less by the share of
+		// a request's time that the client adds.
+		limit = share
+		limited = limited && (float64(p.Client.LagP99) > limit || float64(p.Client.CPUShare) > maxCPUShare)
+	}
 	detail := details[FaultClientLimited]
 	if !limited {
 		detail = fmt.Sprintf("requests went out %s late at p99, the client used %s of its CPUs",

@@ -317,3 +317,30 @@ func TestTargetCapped(t *testing.T) {
 		}
 	})
 }
+
+// TestClosedLoopLateness: a client that is some milliseconds late spoils an
+// open loop, and a closed loop only by its share of a request's time.
+func TestClosedLoopLateness(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		concurrency int
+		lag, cpu    float64
+		passed      bool
+	}{
+		{"open loop", 0, 0.012, 0.02, false},
+		{"closed loop", 4, 0.012, 0.02, true},
+		{"closed loop, a twentieth of a request", 4, 0.051, 0.02, false},
+		{"closed loop, out of CPU", 4, 0.012, 0.8, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := curve.Point{Concurrency: test.concurrency, Engine: curve.UnknownEngineReadings()}
+			p.E2E.P50 = 1
+			p.Client.LagP99, p.Client.CPUShare = Value(test.lag), Value(test.cpu)
+			validity(&p, &Result{Faults: []Fault{{FaultClientLimited, "too late"}}})
+			g := p.Gates[0]
+			if g.Name != "client" || g.Passed == nil || *g.Passed != test.passed || (len(p.Faults) == 0) != test.passed {
+				t.Errorf("%+v, faults %q", g, p.Faults)
+			}
+		})
+	}
+}
