@@ -249,12 +249,20 @@ func (c *Campaign) aa(ctx context.Context, class *curve.Class, classes []workloa
 	rate := aaShare * float64(safe)
 	out := &curve.AA{Class: class.Name, Rate: curve.Value(rate)}
 	for i := range 2 {
-		o, err := c.Engine.Run(ctx, &Load{
+		l := &Load{
 			Name: fmt.Sprintf("aa %d", i+1), Purpose: curve.PurposeAA, Traffic: traffic,
 			Steps: []Step{{Rate: rate, Duration: aaWarmup + aaDuration}}, Warmup: aaWarmup, Seed: c.Seed + uint64(i),
-		}, nil)
+		}
+		o, err := c.Engine.Run(ctx, l, nil)
+		if err == nil && void(&o.Point) {
+			l.Name += " again"
+			o, err = c.Engine.Run(ctx, l, nil)
+		}
 		if err != nil {
 			return nil, err
+		}
+		if gate := invalid(&o.Point); gate != nil {
+			return nil, fmt.Errorf("%s, twice: %w: %s: %s", l.Name, ErrInvalid, gate.Name, gate.Detail)
 		}
 		o.Point.Purpose = curve.PurposeAA
 		out.Points = append(out.Points, o.Point)
