@@ -77,8 +77,10 @@ func (f *kneeFlags) validate(l *load) error {
 		return fmt.Errorf("--peak-reserve is %g: want a share from 0 to less than 1", f.reserve)
 	case (f.resume || f.update) && f.curve == "":
 		return errors.New("--resume and --update need --out.curve")
-	case f.mix && len(l.classes) < 2:
+	case f.mix && (len(l.classes) == 0 || len(l.classes) == 1 && !l.fill):
 		return errors.New("--mix needs two classes or more")
+	case l.trace != nil && !slices.ContainsFunc(l.classes, func(c workload.Class) bool { return c.Match != nil }):
+		return errors.New("--trace.file needs classes that its requests belong to: headroom_exporter profile TRACE --out.classes=FILE makes them, and --classes.file=FILE takes them")
 	case f.preset != "" && len(l.slo) > 0:
 		return errors.New("--slo and --slo.preset exclude each other")
 	}
@@ -127,6 +129,28 @@ func (f *kneeFlags) outputReady(force bool) error {
 	return nil
 }
 
+// updatable says, before any work is done, whether the curve that is there can
+// take what will be found.
+func (f *kneeFlags) updatable(identity curve.Identity) error {
+	if !f.update {
+		return nil
+	}
+	stored, err := curve.ReadFile(f.curve)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("--update: %w", err)
+	case stored.ID != identity.ID():
+		check := stored.Check(identity, time.Now())
+		return fmt.Errorf("--update: %s is of another engine (%s): give another --out.curve",
+			f.curve, sentence(slices.Concat(check.Hard, check.Soft, check.NotCompared)))
+	case f.quick && !stored.Estimate:
+		return fmt.Errorf("--update: %s was soaked, and an estimate does not update it: leave --quick out", f.curve)
+	}
+	return nil
+}
+
 func (f *kneeFlags) mode() knee.Mode {
 	switch {
 	case f.quick:
@@ -142,6 +166,9 @@ func (f *probeFlags) search(ctx context.Context, c *connection, load *load, out 
 	identity, err := f.engineIdentity(ctx, c, load)
 	if err != nil {
 		return err
+	}
+	if err := f.knee.updatable(identity); err != nil {
+		return usageError{err}
 	}
 	campaign, err := f.campaign(c, load, identity)
 	if err != nil {
@@ -175,7 +202,10 @@ func (f *probeFlags) search(ctx context.Context, c *connection, load *load, out 
 // engineIdentity is what the curve will say that it was measured on. An engine
 // without metrics is known by the flags alone.
 func (f *probeFlags) engineIdentity(ctx context.Context, c *connection, load *load) (curve.Identity, error) {
-	identity, err := readIdentity(ctx, f.engine, &gpuFlags{nvml: f.gpuMode, devices: f.gpus}, f.knee.identity.overrides)
+	// The readings beside a load are many a second; here is time to wait for an answer.
+	config := f.engine
+	config.Interval = max(config.Interval, pagePatience)
+	identity, err := readIdentity(ctx, config, &gpuFlags{nvml: f.gpuMode, devices: f.gpus}, f.knee.identity.overrides)
 	if err == nil || ctx.Err() != nil {
 		return identity, err
 	}
@@ -229,23 +259,34 @@ func (f *probeFlags) resumable(ctx context.Context, campaign *knee.Campaign, loa
 	}
 	campaign.Engine = journal
 	found, err := campaign.Run(ctx)
-	return found, errors.Join(err, journal.Close())
+	err = errors.Join(err, journal.Close())
+	if err != nil && journal.Stored() == 0 {
+		// There is nothing to go on with, and nothing in the way of the next run.
+		err = errors.Join(err, os.Remove(f.knee.partial()))
+	}
+	return found, err
 }
 
 // journalHeader names what a search is of. One that goes on with another's
 // measurements must be of the same.
 func (f *probeFlags) journalHeader(load *load, identity curve.Identity) knee.JournalHeader {
 	h := knee.JournalHeader{Fields: map[string]string{
-		"engine":     identity.ID(),
-		"workload":   load.hash(),
-		"seed":       strconv.FormatUint(load.seed, 10),
-		"mode":       string(f.knee.mode()),
-		"slo":        fmt.Sprint(load.slo),
-		"burstiness": f.load.burstiness.String(),
-		"mix":        strconv.FormatBool(f.knee.mix),
-		"cold-start": strconv.FormatBool(f.knee.coldStart),
-		"max-rate":   fmt.Sprint(f.load.maxRate),
+		"workload":     load.hash(),
+		"seed":         strconv.FormatUint(load.seed, 10),
+		"mode":         string(f.knee.mode()),
+		"slo":          fmt.Sprint(load.slo),
+		"burstiness":   f.load.burstiness.String(),
+		"mix":          strconv.FormatBool(f.knee.mix),
+		"cold-start":   strconv.FormatBool(f.knee.coldStart),
+		"max-rate":     fmt.Sprint(f.load.maxRate),
+		"max-inflight": strconv.Itoa(f.load.maxInflight),
 	}}
+	for _, field := range curve.Fields() {
+		// An engine that was started again has a few blocks more or less.
+		if text := field.Text(&identity); field.Hard && field.Name != "kv_tokens" && text != "" {
+			h.Fields["engine's "+field.Name] = text
+		}
+	}
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(h.Fields)) {
 		fmt.Fprintf(sum, "%s=%s\n", name, h.Fields[name])
@@ -280,19 +321,27 @@ func (f *probeFlags) unfinished(found *curve.Curve, err error, out io.Writer) er
 	for _, line := range report.Verdicts(found) {
 		fmt.Fprintln(out, line)
 	}
-	how := "; with --out.curve it could be continued"
-	if f.knee.curve != "" {
-		how = fmt.Sprintf("; what was measured is in %s: the same command with --resume goes on from there", f.knee.partial())
-	}
 	text := oneLine(err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		text = "the search was ended early and no curve is written"
 	}
-	failure := errors.New(text + how)
+	failure := errors.New(text + f.goOn("--resume"))
 	if errors.Is(err, knee.ErrHarm) {
 		return safetyError{failure}
 	}
 	return failure
+}
+
+// goOn says where what was measured is, and with which flags the same command
+// goes on from there; empty when nothing was kept.
+func (f *probeFlags) goOn(flags string) string {
+	if f.knee.curve == "" {
+		return "; with --out.curve it could be continued"
+	}
+	if _, err := os.Stat(f.knee.partial()); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("; what was measured is in %s: the same command with %s goes on from there", f.knee.partial(), flags)
 }
 
 // deliver writes the curve and everything made of it.
@@ -318,7 +367,10 @@ func (f *probeFlags) deliver(found *curve.Curve, out io.Writer) error {
 			err = errors.Join(err, writeOutput(file.path, f.force || f.knee.update && file.path == f.knee.curve, file.write))
 		}
 	}
-	if err == nil && f.knee.curve != "" {
+	switch {
+	case err != nil && f.knee.curve != "":
+		err = errors.New(oneLine(err) + f.goOn("--resume --force"))
+	case f.knee.curve != "":
 		err = os.Remove(f.knee.partial())
 	}
 	switch f.output {
@@ -332,6 +384,9 @@ func (f *probeFlags) deliver(found *curve.Curve, out io.Writer) error {
 			width = pipeWidth
 		}
 		err = errors.Join(err, report.Terminal(out, found, width))
+		// Last, where it is still seen.
+		_, printed := fmt.Fprintf(out, "\n%s\n", report.Verdict(found))
+		err = errors.Join(err, printed)
 	}
 	if err != nil {
 		return asFailure(err)

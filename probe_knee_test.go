@@ -18,6 +18,10 @@ func TestProbeKneeUsage(t *testing.T) {
 	if err := os.WriteFile(left+".partial", []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	trace := filepath.Join(dir, "trace.csv")
+	if err := os.WriteFile(trace, []byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0000000,10,5\n2023-11-16 18:15:47.0000000,10,5\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	nowhere := "--engine.url=http://127.0.0.1:1"
 	for _, test := range []struct {
 		name string
@@ -33,6 +37,8 @@ func TestProbeKneeUsage(t *testing.T) {
 		{"two sorts of bounds", []string{"--slo.preset=llama2-70b", "--slo=ttft:p99:1s"}, "exclude each other"},
 		{"all of it in reserve", []string{"--peak-reserve=1"}, "--peak-reserve"},
 		{"a mix of one", []string{"--mix"}, "two classes"},
+		{"a mix of one that is the longest", []string{"--mix", "--class=longest"}, "two classes"},
+		{"a trace without classes", []string{"--out.curve=" + filepath.Join(dir, "t.json"), "--trace.file=" + trace, "--trace.format=azure"}, "--out.classes=FILE makes them"},
 		{"resuming nothing", []string{"--resume", "--out.curve=" + filepath.Join(dir, "none.json")}, "there is no"},
 		{"resuming without a file", []string{"--resume"}, "need --out.curve"},
 		{"what another run left", []string{"--out.curve=" + left}, "--resume to go on"},
@@ -85,16 +91,18 @@ func TestJournalHeader(t *testing.T) {
 	}
 	f, l, id := base()
 	want := f.journalHeader(l, id)
+	id.KVTokens, id.DriverVersion = 1000, "590"
 	if again := f.journalHeader(l, id); again.Config != want.Config {
 		t.Fatal("the same search has two names")
 	}
 	for name, change := range map[string]func(*probeFlags, *load, *curve.Identity){
-		"seed":       func(_ *probeFlags, l *load, _ *curve.Identity) { l.seed++ },
-		"slo":        func(_ *probeFlags, l *load, _ *curve.Identity) { l.slo = l.slo[:1] },
-		"mode":       func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.quick = true },
-		"mix":        func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.mix = true },
-		"burstiness": func(f *probeFlags, _ *load, _ *curve.Identity) { f.load.burstiness = numbers{0.5} },
-		"engine":     func(_ *probeFlags, _ *load, id *curve.Identity) { id.MaxNumSeqs = 4 },
+		"seed":                  func(_ *probeFlags, l *load, _ *curve.Identity) { l.seed++ },
+		"slo":                   func(_ *probeFlags, l *load, _ *curve.Identity) { l.slo = l.slo[:1] },
+		"mode":                  func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.quick = true },
+		"mix":                   func(f *probeFlags, _ *load, _ *curve.Identity) { f.knee.mix = true },
+		"max-inflight":          func(f *probeFlags, _ *load, _ *curve.Identity) { f.load.maxInflight = 5 },
+		"burstiness":            func(f *probeFlags, _ *load, _ *curve.Identity) { f.load.burstiness = numbers{0.5} },
+		"engine's max_num_seqs": func(_ *probeFlags, _ *load, id *curve.Identity) { id.MaxNumSeqs = 4 },
 	} {
 		f, l, id := base()
 		change(f, l, &id)
@@ -105,5 +113,32 @@ func TestJournalHeader(t *testing.T) {
 	}
 	if got := (&kneeFlags{quick: true}).mode(); got != knee.Quick {
 		t.Errorf("--quick is %v", got)
+	}
+}
+
+// TestUpdatable: that a curve cannot be updated is said before the search, not after it.
+func TestUpdatable(t *testing.T) {
+	path, stored := exampleCurve(t)
+	other := stored.Identity
+	other.MaxNumSeqs++
+	for _, test := range []struct {
+		name     string
+		flags    kneeFlags
+		identity curve.Identity
+		want     string
+	}{
+		{"no update", kneeFlags{curve: path, quick: true}, other, ""},
+		{"the same engine", kneeFlags{curve: path, update: true}, stored.Identity, ""},
+		{"a new file", kneeFlags{curve: path + ".none", update: true}, other, ""},
+		{"another engine", kneeFlags{curve: path, update: true}, other, "is of another engine (max_num_seqs was "},
+		{"an estimate", kneeFlags{curve: path, update: true, quick: true}, stored.Identity, "leave --quick out"},
+		{"no curve", kneeFlags{curve: "main.go", update: true}, other, "main.go: reading the curve"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.flags.updatable(test.identity)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
 	}
 }
