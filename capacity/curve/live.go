@@ -78,12 +78,16 @@ type ClassLoad struct {
 
 // Load is the live load of the curve:
 //
-//	ratio = correction * largest of the resources: sum over classes of use * rate / knee
+//	sum   = sum over classes of rate / knee
+//	most  = largest of the resources: sum over classes of use * rate / knee
+//	ratio = correction * (most + (sum - most) / 3)
 //
 // with the rates that capacity.Unmix finds, or the last valid mix, or the
 // classes' weights. A class's use of a resource is what it takes of it at its
-// knee (see Resource); without them every use is 1, and the ratio is the sum of
-// rate / knee. The part of a class that is prefill scales with the prompt tokens
+// knee (see Resource); without them the ratio is the sum. Classes that fill
+// different resources leave room for each other, but where several are nearly
+// full, one waits for the other: a third of the way to the sum is what held on
+// simulated mixes (docs/accuracy.md). The part of a class that is prefill scales with the prompt tokens
 // that the prefix cache does not give, the rest with what speculative decoding gives.
 func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	classes := c.loadClasses()
@@ -110,7 +114,8 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		l.Reasons = append(l.Reasons, ReasonResourcesUnknown)
 	}
 	var demands [len(resources)]demand
-	var sum, unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
+	var sum demand
+	var unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
 	for i, k := range classes {
 		m := l.Mix.Classes[i]
 		cl := ClassLoad{Name: k.shape.Name, Rate: m.Rate, Knee: k.knee, PrefillShare: math.NaN(), Ratio: math.NaN()}
@@ -124,9 +129,8 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		switch {
 		case k.knee > 0:
 			cl.Ratio = factor * m.Rate / k.knee
-			sum += factor * m.Share / k.knee
+			sum.add(factor*m.Share, k)
 			if uses == nil {
-				demands[0].add(factor*m.Share, k)
 				break
 			}
 			for r, u := range uses[i] {
@@ -143,18 +147,19 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		}
 		l.Classes = append(l.Classes, cl)
 	}
-	binding := 0
-	for r := range demands {
-		if demands[r].knee > demands[binding].knee {
-			binding = r
-		}
-	}
+	d := sum
 	if uses != nil {
+		binding := 0
+		for r := range demands {
+			if demands[r].knee > demands[binding].knee {
+				binding = r
+			}
+		}
 		l.Resource = resources[binding]
+		d = demands[binding].towards(sum)
 	}
-	d := demands[binding]
 	for i := range l.Classes {
-		l.Classes[i].Ratio *= correction * d.knee / sum
+		l.Classes[i].Ratio *= correction * d.knee / sum.knee
 	}
 	if unmeasured > 0 {
 		l.Coverage -= max(unmeasured, ratio(unmeasuredPrompts, prompts), ratio(unmeasuredGenerations, generations))
@@ -303,6 +308,14 @@ func (d *demand) add(share float64, k loadClass) {
 		d.low += share / k.low
 		d.high += share / k.high
 	}
+}
+
+// sharing is how far classes of different resources are from leaving each other all that they do not use.
+const sharing = 1.0 / 3
+
+func (d demand) towards(sum demand) demand {
+	between := func(a, b float64) float64 { return a + sharing*(b-a) }
+	return demand{between(d.knee, sum.knee), between(d.watermark, sum.watermark), between(d.low, sum.low), between(d.high, sum.high)}
 }
 
 // Resource is what a class can fill, and what others need as well.

@@ -263,11 +263,11 @@ func TestLoadOfResources(t *testing.T) {
 	}{
 		{"chat alone", nil, []float64{1, 0}, 1, StepTime},
 		{"rag alone", nil, []float64{0, 1}, 1, SequenceSlots},
-		// Steps: 0.5 of chat, and of rag 0.5 * (1-10/12.5) / (1-10/20); slots: 0.5 * 0.2 + 0.5.
-		{"half of each", nil, []float64{0.5, 0.5}, 0.7, StepTime},
-		{"little of chat", nil, []float64{0.1, 0.9}, 0.92, SequenceSlots},
-		{"slots of the engine unknown", func(c *Curve) { c.Identity.MaxNumSeqs = 0 }, []float64{0.1, 0.9}, 0.9 + 0.1*20/95, SequenceSlots},
-		{"the KV cache is full with rag", func(c *Curve) { c.Classes[1].Studies[1].Knee.KVPeak = 1 }, []float64{0.2, 0.8}, 0.86, TokenSlots},
+		// Steps: 0.5 of chat, and of rag 0.5 * (1-10/12.5) / (1-10/20); slots: 0.5 * 0.2 + 0.5. Then a third of the way to 1.
+		{"half of each", nil, []float64{0.5, 0.5}, 0.8, StepTime},
+		{"little of chat", nil, []float64{0.1, 0.9}, 0.92 + 0.08/3, SequenceSlots},
+		{"slots of the engine unknown", func(c *Curve) { c.Identity.MaxNumSeqs = 0 }, []float64{0.1, 0.9}, 0.9 + 0.1*20/95 + 0.1*75/95/3, SequenceSlots},
+		{"the KV cache is full with rag", func(c *Curve) { c.Classes[1].Studies[1].Knee.KVPeak = 1 }, []float64{0.2, 0.8}, 0.86 + 0.14/3, TokenSlots},
 		{"no idle point", func(c *Curve) { c.Classes[0].Studies[1].Points = c.Classes[0].Studies[1].Points[1:] }, []float64{0.5, 0.5}, 1, ""},
 		{"no point at the knee", func(c *Curve) { c.Classes[1].Studies[1].Points[1].OfferedRate *= 0.9 }, []float64{0.5, 0.5}, 1, ""},
 		{"running unknown", func(c *Curve) { c.Classes[1].Studies[1].Points[1].Engine.RunningMean = capacity.Unknown() }, []float64{0.5, 0.5}, 1, ""},
