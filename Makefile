@@ -28,7 +28,7 @@ TESTFLAGS ?=
 
 BINARY := bin/headroom_exporter
 
-.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client generate format lint vet packages clean help
+.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client bench-headroom generate format lint vet packages clean help
 
 all: build
 
@@ -64,6 +64,9 @@ bench: e2e/bin/prometheus ## Go benchmarks, then the cost of the process, alone 
 
 bench-client: build ## What the probe's client can do on one core, beside vLLM's where that is installed
 	cd e2e && $(GO) run ./bench-client
+
+bench-headroom: ## How far the live load ratio is off, at the true knees of simulated mixes
+	$(GO) test -count=1 -timeout=60m -v -run '^TestAccuracy' ./capacity/curve -accuracy.full
 
 generate: ## Files that are made from code
 	$(GO) generate ./...
