@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 
 	log := addLogFlags(app)
 	commands := map[string]command{}
-	for _, add := range []func(*kingpin.Application, *logFlags) (*kingpin.CmdClause, command){addServe, addDemo, addSimulate, addProbe, addNullServer, addProfile, addExportRules, addExportDashboards, addCurveShow, addCurveCheck, addCurveSchema, addCurveCompare, addCurveImport} {
+	for _, add := range []func(*kingpin.Application, *logFlags) (*kingpin.CmdClause, command){addServe, addDemo, addSimulate, addProbe, addNullServer, addProfile, addExportRules, addExportDashboards, addExportAlerts, addCurveShow, addCurveCheck, addCurveSchema, addCurveCompare, addCurveImport} {
 		clause, run := add(app, log)
 		commands[clause.FullCommand()] = run
 	}

@@ -13,6 +13,5 @@ import (
 //go:embed *.yml
 var files embed.FS
 
-// Files returns the rule files, and the example of an Alertmanager's
-// configuration that routes what they say.
+// Files returns the rule files.
 func Files() fs.FS { return files }
