@@ -43,11 +43,12 @@ demo: build ## A simulated replica with its headroom; Ctrl-C ends it
 
 test: format vet unit e2e e2e-deploy ## Everything that must hold before a commit
 
-unit: packages ## Tests of the main module, with the race detector
+unit: packages ## Tests of the main module, with the race detector, and of what generates the dashboards
 	$(GO) test -race $(TESTFLAGS) ./...
+	cd dashboards/generate && $(GO) test $(TESTFLAGS) ./...
 
 # The tests mostly wait, so more of them run at once than there are cores.
-e2e: packages e2e/bin/promtool ## The product as processes, beside promtool, a browser and an OpenAI client
+e2e: packages e2e/bin/promtool e2e/bin/prometheus e2e/dashboards/dist/index.html ## The product as processes, beside promtool, a browser and an OpenAI client
 	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=6 $(TESTFLAGS) ./...
 
 e2e-deploy: packages e2e/bin/promtool ## The image built, and the examples in deploy/ read by what reads them
@@ -72,11 +73,12 @@ generate: ## Files that are made from code
 	$(GO) generate ./...
 
 format:
-	@files=$$(gofmt -l .); \
+	@files=$$(find . -name node_modules -prune -o -name '*.go' -print | xargs gofmt -l); \
 	if [ -n "$$files" ]; then echo "gofmt would change:"; echo "$$files"; exit 1; fi
 
 vet:
 	$(GO) vet ./...
+	cd dashboards/generate && $(GO) vet ./...
 	cd e2e && $(GO) vet ./...
 	cd e2e/deploy && $(GO) vet .
 
@@ -93,14 +95,20 @@ e2e/bin/promtool: e2e/tools/promtool/go.mod e2e/tools/promtool/go.sum
 	cd e2e/tools/promtool && $(GO) build -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
 	@touch $@
 
-# What the product is measured beside; only make bench builds it.
+# What dashboards and fleet rules are asked of, and what the product is measured beside.
 e2e/bin/prometheus: e2e/tools/prometheus/go.mod e2e/tools/prometheus/go.sum
 	cd e2e/tools/prometheus && $(GO) build -tags remove_all_sd,netgo -ldflags '-s -w' -o ../../bin/prometheus github.com/prometheus/prometheus/cmd/prometheus
 	@touch $@
+
+# What draws the dashboards. Where it cannot be had, the test that looks at the
+# pictures is skipped, and says so.
+e2e/dashboards/dist/index.html: $(wildcard e2e/dashboards/*.js* e2e/dashboards/index.html e2e/dashboards/src/*) | packages
+	cd e2e/dashboards && npm ci --no-fund --no-audit --loglevel=error && npm run --silent build \
+		|| echo "the dashboards will not be drawn: npm or its packages cannot be had"
 
 e2e/bin/staticcheck: e2e/tools/staticcheck/go.mod e2e/tools/staticcheck/go.sum
 	cd e2e/tools/staticcheck && $(GO) build -ldflags '-s -w' -o ../../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	@touch $@
 
 clean: ## Removes what the targets above made
-	rm -rf bin e2e/bin e2e/openai/node_modules
+	rm -rf bin e2e/bin e2e/openai/node_modules e2e/dashboards/node_modules e2e/dashboards/dist

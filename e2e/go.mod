@@ -2,6 +2,9 @@ module headroom_exporter/e2e
 
 go 1.26.8
 
+// npm packages bring Go files along.
+ignore ./dashboards/node_modules
+
 require (
 	github.com/chromedp/cdproto v0.160.1
 	github.com/chromedp/chromedp v0.23.1
