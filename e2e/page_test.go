@@ -109,8 +109,8 @@ func (p *page) text() string {
 	return run(p, chromedp.Evaluate[string]("document.body.innerText"))
 }
 
-// shows waits until the page names the zone and keeps a picture of it among
-// the test's artifacts (go test -artifacts).
+// shows waits until the page names the zone and keeps a picture of it
+// (go test -artifacts).
 func (p *page) shows(zone string) {
 	p.t.Helper()
 	eventually(p.t, startLimit, "the page shows "+zone, func() error {
@@ -120,8 +120,14 @@ func (p *page) shows(zone string) {
 		}
 		return nil
 	})
+	p.picture(zone)
+}
+
+// picture keeps a picture of the whole page among the test's artifacts.
+func (p *page) picture(name string) {
+	p.t.Helper()
 	picture := run(p, chromedp.FullScreenshot(100))
-	if err := os.WriteFile(filepath.Join(p.t.ArtifactDir(), zone+".png"), picture, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(p.t.ArtifactDir(), name+".png"), picture, 0o644); err != nil {
 		p.t.Errorf("keeping the picture: %v", err)
 	}
 }
@@ -167,4 +173,64 @@ func TestPageSurvivesEngineAndServer(t *testing.T) {
 
 	s.kill()
 	p.shows("no answer")
+}
+
+// A replica with a curve: the picture has the zones and what was measured, the
+// live point moves, and the page says what binds. Without a curve it says how
+// to come by one.
+func TestPageDrawsTheCurve(t *testing.T) {
+	t.Parallel()
+	_, url := startDemo(t, shortDay...)
+	p := openPage(t, url+"/")
+	count := func(selector string) int {
+		t.Helper()
+		return run(p, chromedp.Evaluate[int](fmt.Sprintf("document.querySelectorAll(%q).length", "#curve-section "+selector)))
+	}
+	var first string
+	eventually(t, startLimit, "the live point is drawn", func() error {
+		if first = p.livePoint(); first == "" {
+			return fmt.Errorf("the section reads %.300q", run(p, chromedp.Evaluate[string](`document.querySelector("#curve-section").innerText`)))
+		}
+		return nil
+	})
+	for selector, least := range map[string]int{
+		"figure > svg": 1, ".band.stable": 1, ".band.unstable": 1, ".upright.knee": 1, ".upright.watermark": 1,
+		"figure > svg .measured.dot": 4, "table.mix tbody th": 1, "dl.facts dt": 6,
+	} {
+		if n := count(selector); n < least {
+			t.Errorf("%s is there %d times, want at least %d", selector, n, least)
+		}
+	}
+	if label := run(p, chromedp.Evaluate[string](`document.querySelector("#curve-section figure > svg").getAttribute("aria-label")`)); !strings.Contains(label, "Now at ") {
+		t.Errorf("who does not see the picture is told %q", label)
+	}
+	eventually(t, startLimit, "the live point moves", func() error {
+		if now := p.livePoint(); now == "" || now == first {
+			return fmt.Errorf("it is at %q, was at %q", now, first)
+		}
+		return nil
+	})
+	p.picture("curve")
+	p.isClean(url)
+
+	engine := simulate(t, constantLoad...)
+	s := serve(t, engine.url)
+	s.waitFor(startLimit, "headroom", knowsHeadroom)
+	plain := openPage(t, s.url+"/")
+	eventually(t, startLimit, "the page says how to measure a curve", func() error {
+		if text := plain.text(); !strings.Contains(text, "--curve.file") {
+			return fmt.Errorf("it reads %.600q", text)
+		}
+		return nil
+	})
+	plain.isClean(s.url)
+}
+
+// livePoint is where the live operating point is drawn; empty when it is not.
+func (p *page) livePoint() string {
+	p.t.Helper()
+	return run(p, chromedp.Evaluate[string](`(() => {
+		const point = document.querySelector("#curve-section figure > svg .live");
+		return point ? point.getAttribute("cx") + " " + point.getAttribute("cy") : "";
+	})()`))
 }
