@@ -307,12 +307,13 @@ func TestStartupTime(t *testing.T) {
 		want             time.Duration
 	}{
 		{"the first start", false, true, 40 * time.Second},
+		{"in use before it was first reached", false, false, 0},
 		{"a restart", true, true, 40 * time.Second},
 		{"out of reach for a while", true, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36, finished: 100}}}
 				s := newSidecar(t, f, nil)
 				work := func(int) { f.ranks[0].second(2, 100, 50, 50) }
 				if test.alive {
@@ -324,7 +325,8 @@ func TestStartupTime(t *testing.T) {
 				if test.restarted {
 					f.ranks[0] = fakeRank{running: 1, kvUsage: 0.1}
 				}
-				run(s, 3, work)
+				run(s, 1, nil)
+				run(s, 2, work)
 				if got := s.Snapshot().Engine.Startup; (got - test.want).Abs() > 4*time.Second {
 					t.Errorf("%s, want %s", got, test.want)
 				}

@@ -134,7 +134,7 @@ func (s *Sidecar) Step(ctx context.Context) {
 		gpus = s.config.GPU.Snapshot()
 	}
 	restarted := s.restarted(o)
-	s.startup.observe(o.At, o.State, restarted)
+	s.startup.observe(o, restarted)
 	snapshot := &Snapshot{
 		At:       o.At,
 		Engine:   s.engineStatus(o),

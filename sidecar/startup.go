@@ -23,7 +23,8 @@ type startup struct {
 }
 
 // observe follows the engine's state; restarted tells that its counters fell.
-func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
+func (s *startup) observe(o engine.Observation, restarted bool) {
+	at, state := o.At, o.State
 	switch {
 	case state == engine.StateDown || state == engine.StateLoading:
 		if s.begun.IsZero() {
@@ -31,7 +32,7 @@ func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
 		}
 	case state.Known():
 		// An engine that only hung, or was not to be reached, has not started.
-		if restarted || !s.served && !s.begun.IsZero() {
+		if restarted || !s.served && !s.begun.IsZero() && unused(o.Reading) {
 			s.started = at
 			if !s.begun.IsZero() {
 				s.took = at.Sub(s.begun)
@@ -44,4 +45,14 @@ func (s *startup) observe(at time.Time, state engine.State, restarted bool) {
 // settled tells whether the last start that was seen is long ago.
 func (s *startup) settled(at time.Time) bool {
 	return s.started.IsZero() || at.Sub(s.started) >= settling
+}
+
+// unused tells that no request has ended yet, as just after an engine's start.
+func unused(r *engine.Reading) bool {
+	for i := range r.Ranks {
+		if r.Ranks[i].Value(engine.RequestsFinished) > 0 {
+			return false
+		}
+	}
+	return true
 }
