@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -104,7 +105,9 @@ type guard struct {
 
 // tally is the engine's counters at a moment.
 type tally struct {
-	at          time.Duration
+	// at is when the page had come as a whole, asked when it was asked for: what
+	// it counts happened in between, or before.
+	at, asked   time.Duration
 	ttft        *engine.Histogram
 	preemptions float64
 }
@@ -154,7 +157,7 @@ func (g *guard) look(v *view) (reason, evidence string) {
 	case o.State == engine.StateDown || o.State == engine.StateLoading || o.State == engine.StateAsleep:
 		return HarmDown, fmt.Sprintf("the engine is %s (%s)", o.State, o.Reason)
 	case age > g.staleAfter:
-		return HarmStale, fmt.Sprintf("the engine's metrics are %.1f s old (%s): what the load does to it cannot be seen", age.Seconds(), o.Reason)
+		return HarmStale, fmt.Sprintf("the engine's metrics are %.1f s old (%s): what the load does to it cannot be seen", age.Seconds(), cmp.Or(o.Reason, "a page is on its way"))
 	}
 	if evidence := g.newXIDs(&v.gpus); evidence != "" {
 		return HarmXID, evidence
@@ -189,7 +192,8 @@ func (g *guard) count(o *engine.Observation) {
 	if !o.Fresh || o.Reading == nil {
 		return
 	}
-	t := tally{at: o.Reading.At.Sub(g.zero), ttft: merged(o.Reading), preemptions: gaugesOf(o).preemptions}
+	at := o.Reading.At.Sub(g.zero)
+	t := tally{at: at, asked: at - o.Duration, ttft: merged(o.Reading), preemptions: gaugesOf(o).preemptions}
 	g.history = append(g.history, t)
 	// The first that stays is just older than the window.
 	for len(g.history) > 2 && g.history[1].at <= t.at-othersWindow {
@@ -239,9 +243,9 @@ func (g *guard) lookForOthers(v *view) (late string) {
 	ours, oursLate := 0.0, 0.0
 	bound := g.lateBound(to.ttft)
 	for _, f := range v.firsts {
-		// Also those that came after the page: it may have counted them before
-		// they were on their way.
-		if f.at > from.at {
+		// Also those that came while the first page was on its way, and after the
+		// last one: engine and probe may both be short of time.
+		if f.at > from.asked {
 			ours++
 			if bound >= 0 && f.ttft.Seconds() > to.ttft.Bounds[bound] {
 				oursLate++

@@ -161,12 +161,14 @@ func TestOthersLate(t *testing.T) {
 		{"no bound to hold them to", 0, histogram(10, 10, 60), ours(40, 3*time.Second), true, ""},
 		{"a bound beyond the buckets", 5, histogram(10, 10, 60), ours(40, 3*time.Second), true, ""},
 		{"ours came after the page", 0.8, histogram(0, 0, 40), append(ours(40, 3*time.Second), first{at: 20 * time.Second}), false, ""},
+		{"ours came while the first page did", 0.8, histogram(0, 0, 44),
+			append(ours(40, 3*time.Second), slices.Repeat([]first{{at: -500 * time.Millisecond, ttft: 3 * time.Second}}, 4)...), false, ""},
 		{"the page counted ours before they came", 0.8, histogram(0, 0, 44),
 			append(ours(40, 3*time.Second), slices.Repeat([]first{{at: 10500 * time.Millisecond, ttft: 3 * time.Second}}, 4)...), false, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := &guard{limit: test.limit, budget: 0.01, history: []tally{
-				{at: 0, ttft: histogram(0, 0, 0)}, {at: 10 * time.Second, ttft: test.to},
+				{at: 0, asked: -time.Second, ttft: histogram(0, 0, 0)}, {at: 10 * time.Second, ttft: test.to},
 			}}
 			late := g.lookForOthers(&view{firsts: test.firsts})
 			if g.others != test.others || !strings.HasPrefix(late, test.late) || test.late == "" && late != "" {

@@ -16,6 +16,12 @@ func (f *following) observation(r *Result) *knee.Observation {
 	slices.SortFunc(f.requests, func(a, b knee.Request) int { return cmp.Compare(a.Due, b.Due) })
 	p := point(r, f.run.measured)
 	p.Purpose = f.load.Purpose
+	if p.Purpose == curve.PurposeWarmup {
+		// Nothing of a warm-up is used, so that nothing voids it.
+		for i := range p.Gates {
+			p.Gates[i].Kind = curve.GateRisk
+		}
+	}
 	stopped := f.stopped
 	if f.harm != nil {
 		stopped = f.harm.Reason

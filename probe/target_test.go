@@ -338,8 +338,8 @@ func TestClosedLoopLateness(t *testing.T) {
 			p.Client.LagP99, p.Client.CPUShare = Value(test.lag), Value(test.cpu)
 			validity(&p, &Result{Faults: []Fault{{FaultClientLimited, "too late"}}})
 			g := p.Gates[0]
-			if g.Name != "client" || g.Passed == nil || *g.Passed != test.passed || (len(p.Faults) == 0) != test.passed {
-				t.Errorf("%+v, faults %q", g, p.Faults)
+			if g.Name != "client" || g.Passed == nil || *g.Passed != test.passed {
+				t.Errorf("%+v", g)
 			}
 		})
 	}
