@@ -572,9 +572,18 @@ func (s *search) violationCurves() []curve.Violations {
 		var share, weight []float64
 		for _, p := range sorted {
 			c := count(p.obs.Requests, b.class, b.slo)
-			if over, of, effect := c.totals(); of > 0 {
-				v.Rate, share, weight = append(v.Rate, p.rate), append(share, over/of), append(weight, of/effect)
+			over, of, effect := c.totals()
+			if !(of > 0) {
+				continue
 			}
+			at, n := over/of, of/effect
+			if k := len(v.Rate) - 1; k >= 0 && v.Rate[k] == p.rate {
+				// The same rate again, as a soak at a probe's: one point of the curve.
+				share[k] = (share[k]*weight[k] + at*n) / (weight[k] + n)
+				weight[k] += n
+				continue
+			}
+			v.Rate, share, weight = append(v.Rate, p.rate), append(share, at), append(weight, n)
 		}
 		v.Fraction = capacity.Isotonic(share, weight)
 		if len(v.Rate) > 0 {
