@@ -167,7 +167,7 @@ func (v *curveView) upright(d *plot.Drawing, x plot.Axis, at, top float64, class
 	d.Line(px, top-11, px, d.Bottom, "upright "+class)
 }
 
-// draw draws what was measured of a class.
+// draw draws what was measured of a class, joined where it kept the SLO.
 func (c *classView) draw(d *plot.Drawing, x, y plot.Axis) {
 	var line []plot.Point
 	for _, p := range c.Points {
@@ -175,11 +175,12 @@ func (c *classView) draw(d *plot.Drawing, x, y plot.Axis) {
 			continue
 		}
 		at := plot.Pt(x.At(float64(p.LoadRatio)), y.At(float64(p.LatencySeconds)))
-		line = append(line, at)
 		tip := fmt.Sprintf("%s measured alone at %s requests/s: %s", c.Name, quantity(float64(p.OfferedRate)), duration(float64(p.LatencySeconds)))
 		if p.Passed != nil && !*p.Passed {
 			d.Mark(at, plot.Cross, "measured "+colour(c.place), tip+", beyond the SLO")
 		} else {
+			// Above the knee a latency depends on how long the point lasted: no line goes there.
+			line = append(line, at)
 			d.Circle(at, 3, "measured dot "+colour(c.place), tip)
 		}
 	}
