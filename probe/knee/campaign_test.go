@@ -119,7 +119,7 @@ func TestCampaign(t *testing.T) {
 		return nil
 	}
 	c := campaign(t, byClass{e}, knee.Full)
-	c.Burstiness, c.Mix, c.ColdStart, c.MaxRequests = []float64{0.5}, true, true, 4000
+	c.Burstiness, c.Mix, c.ColdStart = []float64{0.5}, true, true
 	out, err := c.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
