@@ -142,6 +142,27 @@ func TestLoadByTheCurve(t *testing.T) {
 	})
 }
 
+// Two classes at once are told apart without a label on any request.
+func TestLoadOfAMix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulated(t, nil)
+		defer s.load(t, "10", 512, 256)()
+		defer s.load(t, "3", 3000, 128)()
+		run(s.Sidecar, 240, nil)
+		r := s.Snapshot().Replicas[0]
+		if !r.Curve.Valid {
+			t.Fatalf("the curve does not count: %v, coverage %v", r.Curve.Reasons, r.Curve.Load.Coverage)
+		}
+		want := map[string]float64{"chat": 10, "rag": 3, "write": 0}
+		sum := 0.0
+		for _, k := range r.Curve.Load.Classes {
+			within(t, "rate of "+k.Name, k.Rate, 0.8*want[k.Name]-0.3, 1.2*want[k.Name]+0.3)
+			sum += want[k.Name] / s.kneeOf(t, k.Name)
+		}
+		within(t, "load ratio / what the rates give", r.LoadRatios[capacity.Curve]/sum, 0.85, 1.15)
+	})
+}
+
 // In a step to twice the load the ratio passes 1 within 5 s, while as many
 // requests are served as before.
 func TestOverloadStep(t *testing.T) {
