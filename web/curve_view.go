@@ -237,27 +237,39 @@ func orZero(n number) float64 {
 	return float64(n)
 }
 
-// measuredPoints are those of open-loop load, by rising load.
+// measuredPoints are those of open-loop load and the nearly idle one, by rising load.
 func measuredPoints(s *curve.Study, knee float64, latency string) []measuredPoint {
 	points := []measuredPoint{}
-	add := func(p *curve.Point) {
+	add := func(p *curve.Point, rate curve.Value) {
 		q := &p.TTFT
 		if latency == "itl" {
 			q = &p.ITL
 		}
-		at, mean := aboveZero(float64(p.OfferedRate)/knee), aboveZero(float64(q.Mean))
-		if p.Concurrency > 0 || len(p.Faults) > 0 || !known(at) || !known(mean) {
+		at, mean := aboveZero(float64(rate)/knee), aboveZero(float64(q.Mean))
+		if len(p.Faults) > 0 || !known(at) || !known(mean) {
 			return
 		}
-		points = append(points, measuredPoint{at, number(p.OfferedRate), mean, p.Passed})
+		points = append(points, measuredPoint{at, number(rate), mean, p.Passed})
 	}
-	if s.Baseline != nil {
-		add(s.Baseline)
+	if b := s.Baseline; b != nil {
+		// Of a closed loop with few requests what is completed is what came.
+		rate := b.OfferedRate
+		if !rate.Known() {
+			rate = b.CompletedRate
+		}
+		add(b, rate)
+	}
+	if s.Soak != nil {
+		for i := range s.Soak.Trials {
+			add(&s.Soak.Trials[i], s.Soak.Trials[i].OfferedRate)
+		}
 	}
 	for i := range s.Points {
 		switch p := &s.Points[i]; p.Purpose {
 		case curve.PurposeProbe, curve.PurposeAA, curve.PurposeImported:
-			add(p)
+			if p.Concurrency == 0 {
+				add(p, p.OfferedRate)
+			}
 		}
 	}
 	slices.SortStableFunc(points, func(a, b measuredPoint) int { return cmp.Compare(a.LoadRatio, b.LoadRatio) })
