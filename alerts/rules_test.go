@@ -192,6 +192,32 @@ func TestSeriesExist(t *testing.T) {
 	}
 }
 
+// What the examples for autoscalers ask for is recorded.
+func TestAutoscalingQueries(t *testing.T) {
+	known := knownSeries(t)
+	asked := 0
+	query := regexp.MustCompile(`(?m)^ *-? ?(?:query|seriesQuery): (.+)$`)
+	paths, err := filepath.Glob("../deploy/autoscaling/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range query.FindAllStringSubmatch(string(text), -1) {
+			asked++
+			for _, wrong := range unknownSeries(strings.Trim(match[1], "'"), known) {
+				t.Errorf("%s: %s", path, wrong)
+			}
+		}
+	}
+	if asked != 4 {
+		t.Errorf("%d queries found in deploy/autoscaling, want 4", asked)
+	}
+}
+
 // Names are level:metric:operations, the level is that of the labels kept, and
 // every recorded series stands in a unit test.
 func TestRecordedNames(t *testing.T) {
