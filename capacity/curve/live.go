@@ -91,6 +91,9 @@ type ClassLoad struct {
 // that the prefix cache does not give, the rest with what speculative decoding gives.
 func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	classes := c.loadClasses()
+	if c.Identity.Role == "decode" && t.PromptTokens >= 0 {
+		t.ComputedPromptTokens = math.NaN() // Another engine computes them: they are no hits.
+	}
 	l := Load{
 		Ratio: math.NaN(), Estimate: math.NaN(), Watermark: math.NaN(), Low: math.NaN(), High: math.NaN(), Knee: math.NaN(),
 		Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(),
@@ -282,10 +285,10 @@ func (c *Curve) loadClasses() []loadClass {
 			l.hit = 0
 		}
 		l.hit = min(l.hit, capacity.MaxHitRatio)
-		l.shape = capacity.ClassShape{
+		l.shape = c.seen(capacity.ClassShape{
 			Name: k.Name, PromptTokens: k.PromptMean, ComputedPromptTokens: k.PromptMean * (1 - l.hit),
 			GenerationTokens: k.GenerationMean, PromptLengths: k.PromptHistogram, GenerationLengths: k.GenerationHistogram,
-		}
+		})
 		if s := k.poisson(); s != nil {
 			l.knee, l.watermark = c.bounds(s)
 			if s.Knee != nil && s.Knee.Rate > 0 && s.Knee.Low > 0 && s.Knee.High > 0 {
@@ -295,6 +298,15 @@ func (c *Curve) loadClasses() []loadClass {
 		classes = append(classes, l)
 	}
 	return classes
+}
+
+// seen is what the engine sees of a class. One that only prefills makes the
+// first token, though the class was measured through prefill and decode together.
+func (c *Curve) seen(s capacity.ClassShape) capacity.ClassShape {
+	if c.Identity.Role == "prefill" && c.Identity.Path == "pd" {
+		s.GenerationTokens, s.GenerationLengths = 1, capacity.Histogram{}
+	}
+	return s
 }
 
 // demand is what one request per second of a mix takes of a resource, where
