@@ -1,0 +1,67 @@
+package curve_test
+
+import (
+	"math"
+	"testing"
+
+	"headroom_exporter/capacity/curve"
+)
+
+// What the points of two classes say between them, by the number of running
+// requests where it is known, and nothing beyond them.
+func TestExpect(t *testing.T) {
+	point := func(rate, running, ttft, itl float64) curve.Point {
+		p := curve.Point{Purpose: curve.PurposeProbe, OfferedRate: curve.Value(rate), Engine: curve.UnknownEngineReadings()}
+		p.Engine.RunningMean = curve.Value(running)
+		p.TTFT.Mean, p.ITL.Mean = curve.Value(ttft), curve.Value(itl)
+		return p
+	}
+	class := func(name string, knee float64, points ...curve.Point) curve.Class {
+		return curve.Class{Name: name, Studies: []curve.Study{{
+			Arrivals: curve.Arrivals{Process: "poisson"}, Knee: &curve.Knee{Rate: curve.Value(knee)}, Points: points,
+		}}}
+	}
+	faulty := point(9, 1, 9, 9)
+	faulty.Faults = []string{"the client was late"}
+	c := &curve.Curve{Classes: []curve.Class{
+		class("chat", 10, point(5, 10, 0.1, 0.010), faulty, point(10, 30, 0.3, 0.020), point(14, 200, 9, 0.5)),
+		class("rag", 2, point(1, 4, 0.5, 0.030), point(2, 12, 1.5, 0.050)),
+		class("bare", 1),
+	}}
+	nan := math.NaN()
+	load := func(chat, rag, bare float64) curve.Load {
+		return curve.Load{Estimate: chat/10 + rag/2 + bare, Classes: []curve.ClassLoad{
+			{Name: "chat", Rate: chat, Knee: 10, Ratio: chat / 10}, {Name: "rag", Rate: rag, Knee: 2, Ratio: rag / 2}, {Name: "bare", Rate: bare, Knee: 1, Ratio: bare},
+		}}
+	}
+	for _, test := range []struct {
+		name             string
+		load             curve.Load
+		running          float64
+		ratio, ttft, itl float64
+	}{
+		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010},
+		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015},
+		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010},
+		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015},
+		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan},
+		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan},
+		// Half of the load each: at 0.75 (20 + 8) / 2 run; 5 of 6 requests are chat.
+		{"a mix", load(5, 1, 0), 14, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2},
+		{"a class without points", load(5, 0, 0.1), 10, nan, nan, nan},
+		{"no load", load(0, 0, 0), 0, nan, nan, nan},
+	} {
+		got := c.Expect(test.load, test.running)
+		for _, v := range []struct {
+			what      string
+			got, want float64
+		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"ITL", got.ITL, test.itl}} {
+			if math.IsNaN(v.got) != math.IsNaN(v.want) || math.Abs(v.got-v.want) > 1e-6 {
+				t.Errorf("%s: %s = %v, want %v", test.name, v.what, v.got, v.want)
+			}
+		}
+	}
+	if (&curve.Curve{}).SMClock().Known() {
+		t.Error("the clock of a curve without GPUs is known")
+	}
+}
