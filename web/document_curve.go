@@ -83,7 +83,7 @@ type differencesDocument struct {
 func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
 	c, l := &r.Curve, &r.Curve.Load
 	d := curveDocument{
-		Valid: c.Valid, Reasons: list(c.Reasons), Notice: curveNotice(*c), Stale: list(c.Stale),
+		Valid: c.Valid && r.State.Known(), Reasons: list(c.Reasons), Notice: curveNotice(*c), Stale: list(c.Stale),
 		AgeSeconds: unknown, FileError: optional(c.FileError),
 		CoverageRatio: unknown, MixSource: string(capacity.MixNone), MixReasons: []string{}, Completions: unknown,
 		LoadRatio: unknown, WatermarkRatio: unknown, OfferedRequests: unknown, KneeRequests: unknown,

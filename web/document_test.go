@@ -80,6 +80,50 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+// What is said of a curve while it counts, and what is left of that when the
+// engine is down or the traffic is not of its classes.
+func TestDocumentOfACurve(t *testing.T) {
+	uncovered := func(s *sidecar.Snapshot) {
+		c := &s.Replicas[0].Curve
+		c.Valid, c.Reasons = false, []string{"coverage_low"}
+		c.Load.Ratio, c.Load.Coverage, c.Load.Valid = nan, 0.6, false
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*sidecar.Snapshot)
+		want   map[string]any
+	}{
+		{"in force", func(*sidecar.Snapshot) {}, map[string]any{
+			"curve.valid": true, "curve.notice": nil, "curve.source": "measured", "curve.stale.0": "engine_version", "curve.load_ratio": 0.66, "curve.watermark_ratio": 0.78,
+			"curve.knee_requests_per_second": 35.3, "curve.classes.1.name": "rag", "curve.classes.1.load_ratio": 0.33, "curve.mix_source": "histograms", "curve.coverage_ratio": 0.97,
+			"curve.correction.factor": 1.04, "curve.differences.0.verdict": "soft", "bottleneck.kind": "decode",
+			"forecast.state": "within", "forecast.time_to_knee_seconds": 780.0, "forecast.horizons.1.load_ratio": nil, "forecast.horizons.1.skill_ratio": -0.2,
+			"burn.class": "ticket", "burn.windows.1.burn_ratio": 0.6, "burn.lead_source": "measured",
+		}},
+		{"down", engineDown, map[string]any{
+			"curve.valid": false, "curve.load_ratio": nil, "curve.watermark_ratio": nil, "curve.knee_requests_per_second": nil, "curve.coverage_ratio": nil,
+			"curve.offered_requests_per_second": nil, "curve.correction.factor": nil, "curve.mix_source": "none", "curve.source": "measured",
+			"bottleneck": nil, "forecast": nil, "burn": nil,
+		}},
+		{"other traffic", uncovered, map[string]any{
+			"curve.valid": false, "curve.reasons.0": "coverage_low", "curve.coverage_ratio": 0.6, "curve.load_ratio": nil, "curve.watermark_ratio": nil,
+			"curve.knee_requests_per_second": nil, "forecast": nil, "burn": nil,
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := decode(t, build(inForce, test.change))
+			for path, want := range test.want {
+				if diff := cmp.Diff(want, at(t, d, "replicas.0."+path)); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", path, diff)
+				}
+			}
+			if classes := at(t, d, "replicas.0.curve.classes").([]any); test.name != "in force" && len(classes) > 0 {
+				t.Errorf("classes of a load that is not known: %v", classes)
+			}
+		})
+	}
+}
+
 // What the last good reading said is not said any more, and the document has the same shape.
 func TestDocumentOfAnEngineThatIsDown(t *testing.T) {
 	good, down := decode(t, build()), decode(t, build(engineDown))

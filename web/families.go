@@ -90,7 +90,7 @@ var groups = []group{
 		intro: "Whether the measured capacity curve counts for this replica, and the live load by it. What rests on the curve is there only while it counts.",
 		families: []family{
 			{"headroom_curve_valid", gauge, "1 when a capacity curve is in force for this replica, 0 when headroom rests on the engine's limits alone.",
-				rankLabels, named(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.Valid)) })},
+				rankLabels, named(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.Valid && r.State.Known())) })},
 			{"headroom_curve_invalid_reason", gauge, "1 for each reason why no capacity curve is in force.",
 				with("reason"), named(readCurveReasons)},
 			{"headroom_curve_stale_reason", gauge, "1 for each reason to measure the capacity curve again; it counts nevertheless.",
