@@ -182,6 +182,7 @@ func TestOverloadStep(t *testing.T) {
 				within(t, "served per second", r.Rates.ServedRequests, 0.9*before.Rates.ServedRequests, 1.25*before.Rates.ServedRequests)
 			}
 		}
+		t.Logf("the load ratio was %.2f, and passed 1 after %d s", before.LoadRatios[capacity.Curve], passed)
 		if passed < 0 || passed > 5 {
 			t.Errorf("the load ratio passed 1 after %d s, want within 5", passed)
 		}
@@ -233,6 +234,7 @@ func TestDriftOfASlowedEngine(t *testing.T) {
 		s.engine.Slow(1.2)
 		run(s.Sidecar, 600, nil)
 		r = s.Snapshot().Replicas[0]
+		t.Logf("correction factor %.3f", r.Curve.CorrectionFactor)
 		within(t, "correction factor", r.Curve.CorrectionFactor, 1.15, 1.25)
 		if !capacity.Drifting(r.Curve.CorrectionFactor) {
 			t.Error("the drift does not show")
