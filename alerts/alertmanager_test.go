@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// amConfig is what the example uses of an Alertmanager's configuration.
-// Alertmanager itself reads it in e2e; here only its meaning is tested.
+// amConfig is what the example uses of an Alertmanager's configuration; any
+// other field is taken for a mistake.
 type amConfig struct {
 	Route        amRoute `yaml:"route"`
 	InhibitRules []struct {

