@@ -96,7 +96,7 @@ func TestMutations(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d mutations, each made a unit test fail", killed)
+	t.Logf("%d mutations made a unit test fail", killed)
 }
 
 // fails tells whether a unit test that passes without the mutation fails with
