@@ -48,7 +48,7 @@ unit: packages ## Tests of the main module, with the race detector, and of what 
 	cd dashboards/generate && $(GO) test $(TESTFLAGS) ./...
 
 # The tests mostly wait, so more of them run at once than there are cores.
-e2e: packages e2e/bin/promtool e2e/bin/prometheus e2e/dashboards/dist/index.html ## The product as processes, beside promtool, a browser and an OpenAI client
+e2e: packages e2e/bin/promtool e2e/bin/prometheus e2e/bin/alertmanager e2e/dashboards/dist/index.html ## The product as processes, beside promtool, a browser and an OpenAI client
 	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=6 $(TESTFLAGS) ./...
 
 e2e-deploy: packages e2e/bin/promtool ## The image built, and the examples in deploy/ read by what reads them
@@ -98,6 +98,12 @@ e2e/bin/promtool: e2e/tools/promtool/go.mod e2e/tools/promtool/go.sum
 # What dashboards and fleet rules are asked of, and what the product is measured beside.
 e2e/bin/prometheus: e2e/tools/prometheus/go.mod e2e/tools/prometheus/go.sum
 	cd e2e/tools/prometheus && $(GO) build -tags remove_all_sd,netgo -ldflags '-s -w' -o ../../bin/prometheus github.com/prometheus/prometheus/cmd/prometheus
+	@touch $@
+
+# What tells people of the fleet's alerts. Later versions embed a web page that
+# their modules do not hold, so they cannot be built from them.
+e2e/bin/alertmanager: e2e/tools/alertmanager/go.mod e2e/tools/alertmanager/go.sum
+	cd e2e/tools/alertmanager && $(GO) build -tags netgo -ldflags '-s -w' -o ../../bin/alertmanager github.com/prometheus/alertmanager/cmd/alertmanager
 	@touch $@
 
 # What draws the dashboards. Where it cannot be had, the test that looks at the
