@@ -107,8 +107,9 @@ type fleet struct {
 	model      string
 	gpus       *fakeGPUs
 	engines    []*simulator
-	addresses  []string // of the sidecars
-	probe      string   // address of its metrics
+	addresses  []string   // of the sidecars
+	scraped    []*process // what Prometheus scrapes
+	probe      string     // address of its metrics
 	prometheus *prometheusServer
 }
 
@@ -132,10 +133,13 @@ func startFleet(t *testing.T) *fleet {
 	broken := filepath.Join(f.dir, "broken.yml")
 	f.write(broken, `groups: [{name: broken, interval: 1s, rules: [{record: broken, expr: "headroom_load_ratio * on (engine) headroom_load_ratio"}]}]`)
 	slo := []string{"--slo.e2e=10s"}
-	f.addresses = []string{
-		f.gpus.serve(f.engines[0].url, append(slo, "--curve.file="+f.curve("fresh.json", 24*time.Hour, lengths))...).url,
-		serve(t, f.engines[1].url, append(slo, "--gpu.nvml=off", "--curve.file="+f.curve("old.json", 60*24*time.Hour, lengths))...).url,
-		serve(t, f.engines[2].url, append(slo, "--gpu.nvml=off", "--rules.file="+broken)...).url,
+	for _, s := range []*sidecar{
+		f.gpus.serve(f.engines[0].url, append(slo, "--curve.file="+f.curve("fresh.json", 24*time.Hour, lengths))...),
+		serve(t, f.engines[1].url, append(slo, "--gpu.nvml=off", "--curve.file="+f.curve("old.json", 60*24*time.Hour, lengths))...),
+		serve(t, f.engines[2].url, append(slo, "--gpu.nvml=off", "--rules.file="+broken)...),
+	} {
+		f.addresses = append(f.addresses, s.url)
+		f.scraped = append(f.scraped, s.process)
 	}
 	f.startProbe()
 	f.startPrometheus(server, promtool)
@@ -230,8 +234,9 @@ func (f *fleet) startProbe() {
 	f.t.Helper()
 	engine := simulate(f.t, "--load=off", "--seed=4")
 	f.probe = freeAddress(f.t)
-	start(f.t, nil, "probe", "--engine.url="+engine.url, "--web.listen-address="+f.probe,
+	p := start(f.t, nil, "probe", "--engine.url="+engine.url, "--web.listen-address="+f.probe,
 		"--class=short:prompt=64,output=16", "--class=long:prompt=512,output=64", "--rate=5", "--warmup=1s", "--duration=10m", "--seed=1", "--slo=ttft:p99:1ms")
+	f.scraped = append(f.scraped, p, engine.process)
 }
 
 var ruleInterval = regexp.MustCompile(`(?m)^( *interval:) \S+$`)
@@ -319,6 +324,20 @@ func (f *fleet) harm() {
 	f.engines[2].kill()
 	f.gpus.say("0 event 1 8 79", "0 field.230 2", "0 clocks_event_reasons 204", "0 field.270 2500000000",
 		"0 result.nvmlDeviceGetPowerUsage 999", "0 gpm.10 140")
+	// A driver call and a reading fail for a while; the rest stays.
+	eventually(f.t, startLimit, "failures of the GPU are counted", func() error {
+		page, err := getMetrics(f.addresses[0])
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"headroom_gpu_collect_errors_total", "headroom_gpu_samples_rejected_total"} {
+			if page[name] == nil {
+				return fmt.Errorf("there is no %s", name)
+			}
+		}
+		return nil
+	})
+	f.gpus.say("0 result.nvmlDeviceGetPowerUsage 0", "0 gpm.10 71.5")
 }
 
 // dashboardQuery is a query and where it stands.
@@ -437,12 +456,25 @@ func (f *fleet) draw(boards map[string][]dashboardPanel) {
 	t.Helper()
 	site := f.site()
 	now := time.Now().Unix()
+	// What has been scraped is enough; drawing has the machine for itself.
+	for _, p := range f.scraped {
+		p.kill()
+	}
+	for _, e := range f.engines {
+		e.kill()
+	}
+	p := openPage(t, site+"/public/")
 	for _, name := range dashboardNames {
-		query := url.Values{
-			"board": {name}, "namespace": {".*"}, "pool": {".*"}, "pod": {".*"}, "rate_interval": {rateInterval},
-			"from": {strconv.FormatInt(now-180, 10)}, "to": {strconv.FormatInt(now, 10)}, "step": {"2"},
+		// Without the second pool, whose replicas are those of the first.
+		pool := "chat"
+		if name == "fleet" {
+			pool = ".*"
 		}
-		p := openPage(t, site+"/?"+query.Encode())
+		query := url.Values{
+			"board": {name}, "namespace": {".*"}, "pool": {pool}, "pod": {".*"}, "rate_interval": {rateInterval},
+			"from": {strconv.FormatInt(now-120, 10)}, "to": {strconv.FormatInt(now, 10)}, "step": {"2"},
+		}
+		run(p, chromedp.Navigate(site+"/?"+query.Encode()))
 		var state drawnState
 		eventually(t, time.Minute, "the dashboard "+name+" is drawn", func() error {
 			state = drawnState{}
