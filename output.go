@@ -58,15 +58,13 @@ func writeOutput(path string, force bool, write func(io.Writer) error) (err erro
 // outputsReady says, before any work is done, whether the files can be
 // written; an empty path is none.
 func outputsReady(force bool, paths ...string) error {
-	seen := map[string]bool{}
+	if err := outputsDistinct(paths...); err != nil {
+		return err
+	}
 	for _, path := range paths {
 		if path == "" {
 			continue
 		}
-		if seen[filepath.Clean(path)] {
-			return fmt.Errorf("writing %s: it is given for two outputs", path)
-		}
-		seen[filepath.Clean(path)] = true
 		if err := outputFree(path, force); err != nil {
 			return err
 		}
@@ -79,6 +77,21 @@ func outputsReady(force bool, paths ...string) error {
 		if err := os.Remove(f.Name()); err != nil {
 			return fmt.Errorf("writing %s: %w", path, err)
 		}
+	}
+	return nil
+}
+
+// outputsDistinct says whether no two outputs go to one file; an empty path is none.
+func outputsDistinct(paths ...string) error {
+	seen := map[string]bool{}
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if seen[filepath.Clean(path)] {
+			return fmt.Errorf("writing %s: it is given for two outputs", path)
+		}
+		seen[filepath.Clean(path)] = true
 	}
 	return nil
 }

@@ -110,6 +110,9 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.knee.validate(load); err != nil {
 		return usageError{err}
 	}
+	if err := outputsDistinct(f.records, f.summary, f.results, f.knee.report, f.knee.curve); err != nil {
+		return usageError{err}
+	}
 	// With --resume the records of the run before are there, and go on.
 	if err := outputsReady(f.force || f.knee.resume, f.records); err != nil {
 		return usageError{err}
