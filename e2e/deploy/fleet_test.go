@@ -69,7 +69,7 @@ func TestPrometheusRules(t *testing.T) {
 			}
 		}
 	}
-	if got != len(files) || alerts < 40 || records < 100 {
+	if got != len(files) || alerts < 40 || records < 90 {
 		t.Errorf("%d PrometheusRules of %d files, %d alerts, %d recording rules", got, len(files), alerts, records)
 	}
 }
