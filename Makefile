@@ -28,7 +28,7 @@ TESTFLAGS ?=
 
 BINARY := bin/headroom_exporter
 
-.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client bench-headroom generate format lint vet packages clean help
+.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client bench-knee bench-headroom generate format lint vet packages clean help
 
 all: build
 
@@ -65,6 +65,11 @@ bench: e2e/bin/prometheus ## Go benchmarks, then the cost of the process, alone 
 
 bench-client: build ## What the probe's client can do on one core, beside vLLM's where that is installed
 	cd e2e && $(GO) run ./bench-client
+
+# In virtual time on all cores: what docs/accuracy.md says of the knee search.
+KNEE_SEEDS ?= 40
+bench-knee: ## How far off the probe's knees are, beside two other ways to find them
+	$(GO) test -count=1 -timeout=2h -run='^TestAccuracy$$' ./probe/knee -args -accuracy-seeds $(KNEE_SEEDS)
 
 bench-headroom: ## How far the live load ratio is off, at the true knees of simulated mixes
 	$(GO) test -count=1 -timeout=60m -v -run '^TestAccuracy' ./capacity/curve -accuracy.full

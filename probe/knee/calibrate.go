@@ -20,9 +20,9 @@ const (
 	slowerDeviation = 0.2
 	// replayBlock in seconds is the length of the blocks that a resample draws: violations come in clumps.
 	replayBlock = 15
-	// endlessJobs is how many requests the long run is made of.
-	endlessJobs = 240000
-	resamples   = 400
+	// endlessJobs is how many requests the long run is made of, unitJobs how many tell what they are like.
+	endlessJobs, unitJobs = 240000, 30000
+	resamples             = 400
 )
 
 // bound is one SLO of one class.
@@ -346,8 +346,8 @@ func (r *replays) calibrate(k int, draws int, rng *rand.Rand) (at float64, resam
 	return at, resampled
 }
 
-// endless are requests of the traffic at one a second, on average.
-func endless(t *Traffic, maxModelLen int, seed uint64, n int) ([]job, error) {
+// drawJobs draws requests of the traffic at one a second, on average.
+func drawJobs(t *Traffic, maxModelLen int, seed uint64, n int) ([]job, error) {
 	plan := workload.Plan{
 		Classes: t.Classes, MaxModelLen: maxModelLen, Seed: seed, Requests: n,
 		Arrivals: &workload.Arrivals{Process: workload.Process(t.Arrivals.Process), Rate: 1, Burstiness: t.Arrivals.Burstiness},

@@ -305,9 +305,17 @@ func (s *search) estimateOf(k int, b *bound, fraction float64, draws int, rng *r
 
 // byReplay is the knee by the calibrated queue; ok is false when the queue does not explain the engine.
 func (s *search) byReplay(k int, b *bound, fraction float64, draws int, rng *rand.Rand) (f fitted, ok bool) {
-	run := longRun{queue: s.queue, unit: s.unit}
-	if draws == 0 {
-		run = run.part(endlessJobs / 6)
+	few := longRun{queue: s.queue, unit: s.unit}
+	run := few
+	if draws > 0 {
+		if s.endless == nil {
+			all, err := s.draw(endlessJobs)
+			if err != nil {
+				return f, false
+			}
+			s.endless = all
+		}
+		run.unit = s.endless
 	}
 	if s.replays == nil {
 		return fitted{rate: run.rate(b, fraction, 1), method: methodReplay}, true
@@ -325,7 +333,6 @@ func (s *search) byReplay(k int, b *bound, fraction float64, draws int, rng *ran
 		// A slower engine has a lower knee. What the queue gets wrong adds to the interval.
 		fast, slow := pace(capacity.Quantile(resampled, tail)), pace(capacity.Quantile(resampled, 1-tail))
 		// The same few requests tell by how much.
-		few := run.part(endlessJobs / 6)
 		center := few.rate(b, fraction, pace(at))
 		deviation := modelDeviation
 		if s.queue.capacity > 0 {

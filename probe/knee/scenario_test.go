@@ -233,7 +233,7 @@ func TestTrueKnees(t *testing.T) {
 	// One of them again, with other seeds and in less time.
 	sc := tuned[0]
 	k := trueKnee(t, &sc)
-	below, above := sc.fraction(0.93*k, 1, 77), sc.fraction(1.07*k, 1, 77)
+	below, above := sc.fraction(0.93*k, 0.5, 77), sc.fraction(1.07*k, 0.5, 77)
 	if below > 1 || above < 1 {
 		t.Errorf("%s: %.3g and %.3g of the budget missed at 7 %% below and above the cached knee of %.4g requests/s", sc.Name, below, above, k)
 	}

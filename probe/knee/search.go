@@ -49,8 +49,9 @@ type search struct {
 	study *curve.Study
 	notes []string
 
-	// unit are requests of the traffic at one a second: what its lengths are like.
-	unit []job
+	// unit are requests of the traffic at one a second: what its lengths are
+	// like. endless are many more, drawn when a knee is to be exact.
+	unit, endless []job
 	// steps of the ceiling, and what they showed: the most that is served,
 	// seconds in the engine, slots, and the engine as a queue, nil when it is not known.
 	steps                []closedPoint
@@ -266,17 +267,22 @@ func (s *search) finish() {
 }
 
 // drawLengths draws what the traffic's requests are like.
-func (s *search) drawLengths() error {
+func (s *search) drawLengths() (err error) {
+	s.unit, err = s.draw(unitJobs)
+	return err
+}
+
+// draw draws requests of the traffic at one a second, the same ones each time.
+func (s *search) draw(n int) ([]job, error) {
 	t := s.Traffic
 	if t.Arrivals.Process == "trace" {
 		t.Arrivals = curve.Arrivals{Process: "poisson"}
 	}
-	var err error
-	s.unit, err = endless(&t, s.Limits.MaxModelLen, s.seed("endless"), endlessJobs)
+	jobs, err := drawJobs(&t, s.Limits.MaxModelLen, s.seed("endless"), n)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.Traffic.Name, err)
+		return nil, fmt.Errorf("%s: %w", s.Traffic.Name, err)
 	}
-	return nil
+	return jobs, nil
 }
 
 // takePrior begins where a study under other arrivals ended.
