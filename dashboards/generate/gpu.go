@@ -153,7 +153,7 @@ var gpu = board{
 		{"Faults", []panel{
 			{
 				title: "XID errors per second", unit: "suffix: /s", width: 8, height: 8, min: at(0),
-				description: "XID errors that NVML reported, by XID and what it calls for. Nothing is drawn as long as there was none since the exporter started.",
+				description: "XID errors that NVML reported, by XID and what it calls for. One that was not seen yet is 0 where it is known beforehand, and not drawn otherwise.",
 				queries:     []query{{expr: `sum by (pod, uuid, xid, class) (rate(headroom_gpu_xid_events_total{<pod>}[$__rate_interval]))`, legend: "{{pod}} {{uuid}} XID {{xid}} {{class}}"}},
 				empty:       "none since the exporter started", runbooks: []string{"HeadroomGPUNeedsReset", "HeadroomGPUNeedsReboot"},
 			},
