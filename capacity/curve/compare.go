@@ -296,7 +296,7 @@ func (g *gate) comparable(anyWorkload bool) {
 	others := slices.Concat(g.base[1:], g.next)
 	for _, c := range others {
 		if a, b := g.base[0].Workload.Hash, c.Workload.Hash; !anyWorkload && a != "" && b != "" && a != b {
-			refuse("workload %.8s -> %.8s: the classes or the seed differ (--allow-different-workload compares them all the same)", a, b)
+			refuse("workload %.8s -> %.8s: the classes or the trace differ (--allow-different-workload compares them all the same)", a, b)
 			break
 		}
 	}
