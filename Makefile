@@ -28,7 +28,7 @@ TESTFLAGS ?=
 
 BINARY := bin/headroom_exporter
 
-.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client bench-knee bench-headroom generate format lint vet packages clean help
+.PHONY: all build demo test unit e2e e2e-deploy e2e-vllm bench bench-client bench-knee bench-headroom bench-alerts generate format lint vet packages clean help
 
 all: build
 
@@ -49,7 +49,7 @@ unit: packages ## Tests of the main module, with the race detector, and of what 
 
 # The tests mostly wait, so more of them run at once than there are cores.
 e2e: packages e2e/bin/promtool e2e/bin/prometheus e2e/bin/alertmanager e2e/dashboards/dist/index.html ## The product as processes, beside promtool, a browser and an OpenAI client
-	cd e2e && $(GO) test -count=1 -timeout=10m -parallel=6 $(TESTFLAGS) ./...
+	cd e2e && $(GO) test -count=1 -timeout=15m -parallel=8 $(TESTFLAGS) ./...
 
 e2e-deploy: packages e2e/bin/promtool ## The image built, and the examples in deploy/ read by what reads them
 	cd e2e/deploy && $(GO) test -count=1 -timeout=10m $(TESTFLAGS) .
@@ -70,6 +70,11 @@ bench-client: build ## What the probe's client can do on one core, beside vLLM's
 KNEE_SEEDS ?= 40
 bench-knee: ## How far off the probe's knees are, beside two other ways to find them
 	$(GO) test -count=1 -timeout=2h -run='^TestAccuracy$$' ./probe/knee -args -accuracy-seeds $(KNEE_SEEDS)
+
+# Beside the scenarios, as make e2e runs them with fewer seeds.
+ALERT_SEEDS ?= 20
+bench-alerts: e2e/bin/prometheus e2e/bin/alertmanager ## Ordinary traffic of many seeds that must page nobody
+	cd e2e && $(GO) test -count=1 -timeout=30m -v -run '^TestAlerts$$' . -args -alerts.seeds=$(ALERT_SEEDS)
 
 bench-headroom: ## How far the live load ratio is off, at the true knees of simulated mixes
 	$(GO) test -count=1 -timeout=60m -v -run '^TestAccuracy' ./capacity/curve -accuracy.full
