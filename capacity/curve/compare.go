@@ -100,7 +100,7 @@ type Row struct {
 	Class    string   `json:"class,omitempty"`
 	Arrivals Arrivals `json:"arrivals"`
 	// Quantity is knee or safe_rate, in requests per second; a tail such as
-	// ttft_p99, in seconds, or tails, for all of those that the new one was not
+	// ttft_p99, in seconds, or tails, for those that one of the two was not
 	// measured for; or squeeze_ttft_p99, the tail in the mix over the tail alone.
 	Quantity string `json:"quantity"`
 	// At is the offered rate of a tail, Share what it is of the base's knee.
@@ -131,7 +131,7 @@ func unknownMeasure() Measure {
 // ReleaseGate compares new curves with base ones: for every class and mix and
 // every arrival shape of the base its knee, its safe rate, its tails at half
 // and at four fifths of the base's knee, and how much a mix squeezes each class.
-// There is at least one curve of each.
+// There is at least one curve of each. A base without a single knee is not comparable.
 //
 // With two of each, measured in the order base, new, new, base (ABBA), a drift
 // that is linear in time cancels in the means, and the differences within the
@@ -158,6 +158,7 @@ func ReleaseGate(base, next []*Curve, o GateOptions) *Comparison {
 		g.out.Outcome = NotComparable
 		return g.out
 	}
+	g.repeated()
 	g.order()
 	g.origins()
 	for i := range base[0].Classes {
@@ -174,6 +175,10 @@ func ReleaseGate(base, next []*Curve, o GateOptions) *Comparison {
 	g.out.Rows = slices.Concat(g.rates, g.squeezes, g.tails)
 	g.out.Outcome = Passed
 	switch {
+	case !slices.ContainsFunc(g.rates, func(r Row) bool { return r.Quantity == "knee" && r.Base.Value.Known() }):
+		// Tails alone do not say what an engine carries.
+		g.out.Incomparable = append(g.out.Incomparable, "no class or mix of the base has a knee")
+		g.out.Outcome = NotComparable
 	case g.out.Count(Worse)+g.out.Count(Missing) > 0:
 		g.out.Outcome = Regression
 	case o.Strict && g.out.Count(Undecided) > 0:
@@ -334,7 +339,7 @@ func (g *gate) noise(floor float64) {
 	}
 	g.out.Band = max(floor, g.aa)
 	switch {
-	case g.aa == 0 && len(g.base) == 1:
+	case g.aa == 0 && !again(g.base) && !again(g.next):
 		g.note("no file has the same load twice (A/A): the band is the floor of %s", percent(floor))
 	case g.aa > coarse:
 		g.note("the same load twice differed by %s: losses of tails below that are not seen; rates are held to %s", percent(g.aa), percent(coarse))
@@ -343,6 +348,27 @@ func (g *gate) noise(floor float64) {
 		g.aa = coarse
 	}
 	g.aa = max(floor, g.aa)
+}
+
+// sameRun tells whether two curves are of one run: of one identity, begun at one moment.
+func sameRun(a, b *Curve) bool { return a.ID == b.ID && a.Started.Equal(b.Started) }
+
+// again tells whether a curve was measured a second time.
+func again(curves []*Curve) bool { return len(curves) > 1 && !sameRun(curves[0], curves[1]) }
+
+// repeated notes files that are the same run: what they have in common is no evidence.
+func (g *gate) repeated() {
+	names := []string{"the base", "the base's repetition"}[:len(g.base)]
+	names = append(names, []string{"the new one", "the new one's repetition"}[:len(g.next)]...)
+	all := slices.Concat(g.base, g.next)
+	for i := range all {
+		for k := range i {
+			if !all[k].Started.IsZero() && sameRun(all[k], all[i]) {
+				g.note("%s and %s are the same run (id and start time): that they agree proves nothing", names[k], names[i])
+				break
+			}
+		}
+	}
 }
 
 // order notes when files that should have been measured A B B A were not.
@@ -357,7 +383,7 @@ func (g *gate) order() {
 			return
 		}
 	}
-	if !slices.IsSortedFunc(order, func(a, b *Curve) int { return a.Started.Compare(b.Started) }) {
+	if !(order[0].Started.Before(order[1].Started) && order[1].Started.Before(order[2].Started) && order[2].Started.Before(order[3].Started)) {
 		g.note("the files were not measured in the order base, new, new, base: a drift between them does not cancel")
 		return
 	}
@@ -413,10 +439,9 @@ func (g *gate) study(s subject) {
 		return
 	}
 	knee, ok := g.knee(s, base, next)
-	if ok {
-		g.rates = append(g.rates, knee)
-	} else {
-		g.note("%s: the base has no knee", s)
+	g.rates = append(g.rates, knee)
+	if !ok {
+		knee.Verdict = "" // it tempers nothing
 	}
 	if row, ok := g.safeRate(s, base, next, knee.Verdict); ok {
 		g.rates = append(g.rates, row)
@@ -425,7 +450,7 @@ func (g *gate) study(s subject) {
 	g.tailsOf(s, knee.Base)
 }
 
-// knee compares where the tails give.
+// knee compares where the tails give; false where the base does not have it.
 func (g *gate) knee(s subject, base, next []*Study) (Row, bool) {
 	row := s.row("knee")
 	row.Band = g.aa
@@ -434,6 +459,8 @@ func (g *gate) knee(s subject, base, next []*Study) (Row, bool) {
 	row.New, pairs[1] = combine(measures(next, kneeOf))
 	switch {
 	case !row.Base.Value.Known():
+		row.Verdict = Undecided
+		row.Why = []string{"the base has no knee" + prefixed(": ", statusOf(base[0]))}
 		return row, false
 	case !row.New.Value.Known():
 		g.lost(&row, next)
@@ -489,11 +516,14 @@ func (g *gate) lost(row *Row, next []*Study) {
 			row.Verdict = Worse
 		}
 		if s.Status != StatusOK {
-			row.Why = append(row.Why, strings.TrimSuffix(string(s.Status)+": "+s.Reason, ": "))
+			row.Why = append(row.Why, statusOf(s))
 		}
 	}
 	g.explain(row)
 }
+
+// statusOf is a study's status with its reason.
+func statusOf(s *Study) string { return string(s.Status) + prefixed(": ", s.Reason) }
 
 // explain names beside a loss what differs in the engine.
 func (g *gate) explain(row *Row) {

@@ -38,9 +38,13 @@ var tailsCompared = []tail{
 	{"e2e", 50}, {"e2e", 95}, {"e2e", 99},
 }
 
-// allTails is the quantity of one row that stands for all tails at a load
-// that the new one lacks.
-const allTails = "tails"
+const (
+	// allTails is the quantity of one row that stands for all tails at a load
+	// that one of the two lacks.
+	allTails = "tails"
+	// noLoad is why a tail is not known at any load.
+	noLoad = "has no load with enough requests"
+)
 
 func (t tail) String() string { return fmt.Sprintf("%s_p%g", t.metric, t.percentile) }
 
@@ -230,7 +234,7 @@ func tailAt(loads []openLoad, t tail, rate float64) (at located, why string) {
 	}
 	switch {
 	case len(steps) == 0:
-		return at, "has no load with enough requests"
+		return at, noLoad
 	case rate > steps[len(steps)-1].rate*(1+sameRate):
 		return at, fmt.Sprintf("was measured up to %s/s only", short(steps[len(steps)-1].rate))
 	case rate < steps[0].rate*(1-sameRate):
@@ -276,19 +280,65 @@ func (g *gate) tailsOf(s subject, knee Measure) {
 		classes = classesOf(s.of(g.base[0]))
 	}
 	for _, class := range classes {
-		first := len(g.tails)
+		compared := false
 		for _, share := range tailShares {
-			for _, t := range tailsCompared {
-				row, ok := g.tail(s, class, t, share, reference)
-				if !ok || row.Quantity == allTails && slices.ContainsFunc(g.tails[first:], func(r Row) bool {
-					return r.Quantity == allTails && r.Share == share && slices.Equal(r.Why, row.Why)
-				}) {
-					continue
-				}
-				g.tails = append(g.tails, row)
-			}
+			compared = g.tailsAt(s, class, share, reference) || compared
+		}
+		if compared {
+			continue
+		}
+		// A quick search measures near the knee only: rather there than nowhere.
+		if rate := g.lowestCommon(s, class); rate > 0 && rate < reference {
+			g.tailsAt(s, class, rate/reference, reference)
 		}
 	}
+}
+
+// tailsAt compares the tails of a class at a share of the reference rate, and
+// tells whether any could be. Of those that were not measured one row says why.
+func (g *gate) tailsAt(s subject, class string, share, reference float64) (compared bool) {
+	first, lacking := len(g.tails), 0
+	for _, t := range tailsCompared {
+		row, ok := g.tail(s, class, t, share, reference)
+		switch {
+		case !ok:
+			lacking++
+		case row.Quantity != allTails:
+			compared = true
+			g.tails = append(g.tails, row)
+		case !slices.ContainsFunc(g.tails[first:], func(r Row) bool { return r.Quantity == allTails && slices.Equal(r.Why, row.Why) }):
+			g.tails = append(g.tails, row)
+		}
+	}
+	if lacking == len(tailsCompared) {
+		row := s.row(allTails)
+		row.Class, row.Share, row.At, row.Band = class, share, Value(share*reference), g.out.Band
+		row.Verdict, row.Why = Undecided, []string{"the base " + noLoad}
+		g.tails = append(g.tails, row)
+	}
+	return compared
+}
+
+// lowestCommon is the lowest rate of a load that all curves were measured at,
+// or on either side of; 0 when there is none.
+func (g *gate) lowestCommon(s subject, class string) float64 {
+	if s.mix == "" {
+		class = ""
+	}
+	lowest, highest := 0.0, math.Inf(1)
+	for _, study := range s.studies(slices.Concat(g.base, g.next)) {
+		loads := slices.DeleteFunc(openLoads(study, class), func(l openLoad) bool {
+			return !slices.ContainsFunc(tailsCompared, func(t tail) bool { q := l.of[t.metric]; return q.at(t.percentile) > 0 })
+		})
+		if len(loads) == 0 {
+			return 0
+		}
+		lowest, highest = max(lowest, loads[0].rate), min(highest, loads[len(loads)-1].rate)
+	}
+	if lowest > highest*(1+sameRate) {
+		return 0
+	}
+	return lowest
 }
 
 // classesOf are the classes that a mix's points tell apart; one empty name when none.
@@ -308,8 +358,8 @@ func classesOf(s *Study) []string {
 	return out
 }
 
-// tail compares one tail at a share of the reference rate. It is not compared
-// where the base does not have it.
+// tail compares one tail at a share of the reference rate. It is none where the
+// base has it at no load.
 func (g *gate) tail(s subject, class string, t tail, share, reference float64) (Row, bool) {
 	row := s.row(t.String())
 	row.Class, row.Share, row.At = class, share, Value(share*reference)
@@ -336,9 +386,11 @@ func (g *gate) tail(s subject, class string, t tail, share, reference float64) (
 	var pairs [2]float64
 	var from, to []located
 	var missing string
-	row.Base, pairs[0], from, _ = find(g.base)
+	row.Base, pairs[0], from, missing = find(g.base)
 	if !row.Base.Value.Known() {
-		return row, false
+		row.Quantity, row.Verdict = allTails, Undecided
+		row.Why = []string{"the base " + missing}
+		return row, missing != noLoad
 	}
 	row.New, pairs[1], to, missing = find(g.next)
 	if !row.New.Value.Known() {

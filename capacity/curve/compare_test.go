@@ -476,3 +476,79 @@ func TestReleaseGateErrors(t *testing.T) {
 		t.Errorf("an engine with latencies 25 %% higher failed %d times of %d", found, trials)
 	}
 }
+
+// A gate that passes has compared something, and says what it has not.
+func TestReleaseGateSaysWhatIsNotCompared(t *testing.T) {
+	study := func(c *Curve) *Study { return &c.Classes[0].Studies[0] }
+	noKnee := func(c *Curve) {
+		for i := range c.Classes {
+			for k := range c.Classes[i].Studies {
+				s := &c.Classes[i].Studies[k]
+				s.Knee, s.SafeRate, s.Status, s.Reason = nil, unknown, StatusInterrupted, "stopped by hand"
+			}
+		}
+	}
+	quick := func(from float64) func(*Curve) {
+		return func(c *Curve) {
+			s := study(c)
+			s.Points = slices.DeleteFunc(s.Points, func(p Point) bool { return float64(p.OfferedRate) < from })
+		}
+	}
+	at := func(hours int) func(*Curve) {
+		return func(c *Curve) { c.Started = c.Started.Add(time.Duration(hours) * time.Hour) }
+	}
+	run := func(change func(*Curve)) *Curve { c := built(4); change(c); return c }
+	const sameRun, noAA, drift = "are the same run", "no file has the same load twice", "a drift between them does not cancel"
+	for _, test := range []struct {
+		name       string
+		base, next []*Curve
+		outcome    GateOutcome
+		want, not  []string
+	}{
+		{"no knee at all", one(run(noKnee)), one(run(noKnee)), NotComparable, []string{
+			"not comparable: no class or mix of the base has a knee", "class chat, poisson: knee: undecided; the base has no knee: interrupted: stopped by hand",
+		}, nil},
+		{"one class without a knee", one(run(func(c *Curve) { study(c).Knee, study(c).SafeRate, study(c).Status = nil, unknown, StatusNoSafeRate })), one(built(4)), Passed,
+			[]string{"class chat, poisson: knee not known -> 4/s: undecided; the base has no knee: no_safe_rate"}, nil},
+		{"the new one lost all knees", one(built(4)), one(run(noKnee)), Regression, nil, nil},
+		{"quick, above 80 % of the knee", one(run(quick(3.3))), one(run(quick(3.3))), Passed, []string{
+			"class chat, poisson: tails at 2/s (50 % of the base's knee): undecided; the base was measured from 3.4/s on only",
+			"class chat, poisson: tails at 3.2/s (80 % of the base's knee): undecided; the base was measured from 3.4/s on only",
+		}, nil},
+		{"quick, at different loads", one(run(quick(3.3))), one(run(quick(3.9))), Passed, []string{"the base was measured from 3.4/s on only"}, nil},
+		{"nothing usable", one(run(func(c *Curve) { study(c).Points = nil })), one(built(4)), Passed, []string{"tails at 2/s (50 % of the base's knee): undecided; the base has no load with enough requests"}, nil},
+		{"a file with itself", one(built(4)), one(built(4)), Passed, []string{"the base and the new one " + sameRun, noAA}, nil},
+		{"the same file four times", one(built(4), built(4)), one(built(4), built(4)), Passed, []string{"the base and the new one " + sameRun, "the new one's repetition " + sameRun, noAA, drift}, nil},
+		{"the same file as its repetition", one(built(4), built(4)), one(run(at(1)), run(at(2))), Passed, []string{"the base and the base's repetition " + sameRun, drift}, []string{noAA}},
+		{"ABBA", one(built(4), run(at(3))), one(run(at(1)), run(at(2))), Passed, nil, []string{sameRun, noAA, drift}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := ReleaseGate(test.base, test.next, GateOptions{})
+			var out bytes.Buffer
+			if err := c.WriteText(&out); err != nil {
+				t.Fatal(err)
+			}
+			if c.Outcome != test.outcome {
+				t.Errorf("outcome is %s", c.Outcome)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("no %q in\n%s", want, out.String())
+				}
+			}
+			for _, not := range test.not {
+				if strings.Contains(out.String(), not) {
+					t.Errorf("%q in\n%s", not, out.String())
+				}
+			}
+		})
+	}
+	// Where neither was measured at the usual loads, the lowest that both have stands in.
+	slow := run(quick(3.3))
+	*study(slow) = studyOf(poisson(), 4, 0.1)
+	quick(3.3)(slow)
+	c := ReleaseGate(one(run(quick(3.3))), one(slow), GateOptions{})
+	if r := rowOf(t, c, "chat", poisson(), "ttft_p50", 0.85); r.Verdict != Worse || c.Outcome != Regression {
+		t.Errorf("at the lowest common load: %s, %s", r.Line(), c.Summary())
+	}
+}
