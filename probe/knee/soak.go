@@ -141,7 +141,7 @@ func (s *search) burst(ctx context.Context) error {
 	}
 	l := s.open(s.name("burst"), curve.PurposeBurst, rate, 0)
 	before := l.Warmup
-	l.Steps = []Step{{rate, before}, {peak, burstSeconds * time.Second}, {rate, recoveryMost * time.Second}}
+	l.Steps = []Step{{rate, before}, {peak, burstSeconds * time.Second}, {rate, seconds(s.recoverySeconds(rate, peak))}}
 	w := newRecovery(&s.Traffic, before.Seconds()+burstSeconds)
 	if _, err := s.put(ctx, l, func(*Load) Monitor { return w }); err != nil {
 		return err
@@ -151,6 +151,16 @@ func (s *search) burst(ctx context.Context) error {
 	s.study.Burst = b
 	s.report("a burst of %.3g requests/s for %d s: drained after %.3g s, recovered after %.3g s", peak, burstSeconds, w.drain, w.recovery)
 	return nil
+}
+
+// recoverySeconds is how long an engine is given to come back from a burst, by
+// what the study has left: a little more than was planned, since nothing follows.
+func (s *search) recoverySeconds(rate, peak float64) float64 {
+	const more = 1.04
+	before := s.openWarmup(rate).Seconds()
+	left := more*s.plan.seconds - s.study.Seconds - before - burstSeconds
+	byRequests := (more*float64(s.plan.requests)-float64(s.study.Requests)-peak*burstSeconds)/rate - before - s.openResidence(rate)
+	return max(min(recoveryMost, left, byRequests), recoverySteady+5)
 }
 
 // recovery follows an engine after a burst, and ends the load when it has recovered. It is a Monitor.
