@@ -33,6 +33,9 @@ func compact(v any) []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
+// clockSkew is how far the clocks of two machines may be apart.
+const clockSkew = 10 * time.Minute
+
 // Difference is a field in which two identities differ.
 type Difference struct {
 	Field  string `json:"field"`
@@ -44,6 +47,27 @@ type Difference struct {
 // String words it.
 func (d Difference) String() string {
 	return fmt.Sprintf("%s was %s, is %s", d.Field, known(d.Stored), known(d.Live))
+}
+
+// MarshalJSON writes what is not known as null.
+func (d Difference) MarshalJSON() ([]byte, error) { return json.Marshal(d.document()) }
+
+// differenceDocument is a difference as JSON.
+type differenceDocument struct {
+	Field  string  `json:"field"`
+	Stored *string `json:"stored"`
+	Live   *string `json:"live"`
+	Hard   bool    `json:"hard"`
+}
+
+func (d Difference) document() differenceDocument {
+	orNull := func(text string) *string {
+		if text == "" {
+			return nil
+		}
+		return &text
+	}
+	return differenceDocument{d.Field, orNull(d.Stored), orNull(d.Live), d.Hard}
 }
 
 func known(text string) string {
@@ -74,7 +98,7 @@ func Compare(stored, live Identity) (differences, notCompared []Difference) {
 
 // Check is whether a curve holds for an engine.
 type Check struct {
-	// Valid tells that no hard difference is left.
+	// Valid tells that no hard difference is left, and that it was not measured in the future.
 	Valid bool         `json:"valid"`
 	Hard  []Difference `json:"hard,omitempty"`
 	// Soft differences do not make it invalid: it should be measured again.
@@ -86,6 +110,9 @@ type Check struct {
 	// Age since it was measured; Old, a soft reason, tells that it is above MaxAge.
 	Age time.Duration `json:"-"`
 	Old bool          `json:"old"`
+	// Future, a hard reason, tells that it says it ended later than now: its
+	// time, or the clock here, is wrong, and its age is not known.
+	Future bool `json:"future,omitempty"`
 }
 
 // Silenced is a difference, and the permission to use the curve in spite of it.
@@ -94,10 +121,18 @@ type Silenced struct {
 	Reuse Reuse `json:"reuse"`
 }
 
+// MarshalJSON writes the difference's fields and the permission.
+func (s Silenced) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		differenceDocument
+		Reuse Reuse `json:"reuse"`
+	}{s.Difference.document(), s.Reuse})
+}
+
 // Check compares the curve with an engine at a time.
 func (c *Curve) Check(live Identity, now time.Time) Check {
 	differences, notCompared := Compare(c.Identity, live)
-	check := Check{NotCompared: notCompared, Age: now.Sub(c.Finished)}
+	check := Check{NotCompared: notCompared, Age: max(0, now.Sub(c.Finished)), Future: c.Future(now)}
 	check.Old = check.Age > MaxAge
 	for _, d := range differences {
 		r := c.reuse(d)
@@ -110,12 +145,23 @@ func (c *Curve) Check(live Identity, now time.Time) Check {
 			check.Soft = append(check.Soft, d)
 		}
 	}
-	check.Valid = len(check.Hard) == 0
+	check.Valid = len(check.Hard) == 0 && !check.Future
 	return check
 }
 
-// Invalid are the reasons why the curve does not hold: names of fields.
-func (c *Check) Invalid() []string { return names(c.Hard) }
+// Future tells whether the curve says it ended later than now, by more than
+// two clocks differ.
+func (c *Curve) Future(now time.Time) bool { return c.Finished.After(now.Add(clockSkew)) }
+
+// Invalid are the reasons why the curve does not hold: names of fields, and
+// finished where that is in the future.
+func (c *Check) Invalid() []string {
+	reasons := names(c.Hard)
+	if c.Future {
+		reasons = append(reasons, "finished")
+	}
+	return reasons
+}
 
 // Stale are the reasons to measure it again: names of fields, and age.
 func (c *Check) Stale() []string {

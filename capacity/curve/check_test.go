@@ -3,6 +3,7 @@ package curve
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"reflect"
 	"slices"
@@ -181,6 +182,8 @@ func TestCheck(t *testing.T) {
 		{name: "reuse is from another value", live: live("engine_version=0.12.3"), reuse: []Reuse{{Field: "engine_version", From: "0.10", To: "0.12"}}, valid: true, stale: []string{"engine_version"}},
 		{name: "30 days", live: live(), after: MaxAge, valid: true},
 		{name: "older", live: live("engine_version=0.12.0"), after: MaxAge + time.Second, valid: true, stale: []string{"engine_version", "age"}},
+		{name: "a clock that is ahead", live: live(), after: -clockSkew, valid: true},
+		{name: "in the future", live: live("dtype=float16"), after: -clockSkew - time.Second, invalid: []string{"dtype", "finished"}},
 		{name: "not known", live: live("revision=", "attention_backend="), valid: true, notCompared: []string{"revision", "attention_backend"}},
 		{name: "model not known", live: live("model="), reuse: []Reuse{{Field: "model", From: c.Identity.Model}}, invalid: []string{"model"}},
 	} {
@@ -194,7 +197,7 @@ func TestCheck(t *testing.T) {
 					t.Errorf("%s is silenced by the entry of %s", s.Field, s.Reuse.Field)
 				}
 			}
-			if got.Valid != tt.valid || got.Age != tt.after || !slices.Equal(got.Invalid(), tt.invalid) || !slices.Equal(got.Stale(), tt.stale) ||
+			if got.Valid != tt.valid || got.Age != max(0, tt.after) || !slices.Equal(got.Invalid(), tt.invalid) || !slices.Equal(got.Stale(), tt.stale) ||
 				!slices.Equal(silenced, tt.silenced) || !slices.Equal(names(got.NotCompared), tt.notCompared) {
 				t.Errorf("%+v", got)
 			}
@@ -208,5 +211,16 @@ func TestNumbersThatJSONLacks(t *testing.T) {
 	c.ID = c.Identity.ID()
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "identity.power_limit_watts is +Inf") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// What is not known is null, and a permission keeps its difference.
+func TestCheckJSON(t *testing.T) {
+	d := Difference{Field: "dtype", Live: "float16", Hard: true}
+	got, err := json.Marshal([]any{d, Silenced{d, Reuse{Field: "dtype"}}})
+	const difference = `{"field":"dtype","stored":null,"live":"float16","hard":true`
+	want := `[` + difference + `},` + difference + `,"reuse":{"field":"dtype","from":"","to":"","reason":"","approved_by":""}}]`
+	if err != nil || string(got) != want {
+		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 }

@@ -25,6 +25,8 @@ type Field struct {
 	index int
 	// oneOf are the values that exist; nil for any.
 	oneOf []string
+	// most is what a number cannot pass; 0 for none.
+	most float64
 }
 
 // Tolerances of what is measured or set in steps.
@@ -43,34 +45,34 @@ var fields = func() []Field {
 		{Name: "quantization", Hard: true},
 		{Name: "dtype", Hard: true},
 		{Name: "kv_cache_dtype", Hard: true},
-		{Name: "tensor_parallel", Hard: true},
-		{Name: "pipeline_parallel", Hard: true},
-		{Name: "data_parallel", Hard: true},
+		{Name: "tensor_parallel", Hard: true, most: 1e5},
+		{Name: "pipeline_parallel", Hard: true, most: 1e5},
+		{Name: "data_parallel", Hard: true, most: 1e5},
 		{Name: "expert_parallel", Hard: true},
 		{Name: "role", Hard: true, oneOf: []string{"prefill", "decode", "both"}},
 		{Name: "path", Hard: true, oneOf: []string{"direct", "router", "pd"}},
 		{Name: "gpu_name", Hard: true},
-		{Name: "gpu_count", Hard: true},
+		{Name: "gpu_count", Hard: true, most: 1e6},
 		{Name: "mig_profile", Hard: true},
-		{Name: "max_num_seqs", Hard: true},
-		{Name: "max_num_batched_tokens", Hard: true},
-		{Name: "max_model_len", Hard: true},
-		{Name: "gpu_memory_utilization", Hard: true},
-		{Name: "kv_tokens", Hard: true, Tolerance: kvTolerance},
+		{Name: "max_num_seqs", Hard: true, most: 1e7},
+		{Name: "max_num_batched_tokens", Hard: true, most: 1e9},
+		{Name: "max_model_len", Hard: true, most: 1e9},
+		{Name: "gpu_memory_utilization", Hard: true, most: 1},
+		{Name: "kv_tokens", Hard: true, Tolerance: kvTolerance, most: 1e12},
 		{Name: "prefix_caching", Hard: true},
 		{Name: "chunked_prefill", Hard: true},
 		{Name: "speculative_method", Hard: true},
-		{Name: "speculative_tokens", Hard: true},
+		{Name: "speculative_tokens", Hard: true, most: 1e4},
 		{Name: "attention_backend", Hard: true},
 		{Name: "enforce_eager", Hard: true},
-		{Name: "max_loras", Hard: true},
-		{Name: "max_lora_rank", Hard: true},
+		{Name: "max_loras", Hard: true, most: 1e6},
+		{Name: "max_lora_rank", Hard: true, most: 1e6},
 		{Name: "engine_type", Hard: true},
 		{Name: "engine_version", Parts: 2},
 		{Name: "driver_version", Parts: 1},
 		{Name: "cuda_version"},
-		{Name: "power_limit_watts", Tolerance: powerTolerance},
-		{Name: "max_sm_clock_hertz"},
+		{Name: "power_limit_watts", Tolerance: powerTolerance, most: 1e5},
+		{Name: "max_sm_clock_hertz", most: 1e11},
 		{Name: "interconnect"},
 	}
 	t := reflect.TypeFor[Identity]()
@@ -127,11 +129,11 @@ func (i *Identity) Set(name, value string) error {
 		v.SetZero()
 		return nil
 	}
+	if err := f.check(value); err != nil {
+		return err
+	}
 	switch v.Kind() {
 	case reflect.String:
-		if err := f.check(value); err != nil {
-			return err
-		}
 		v.SetString(value)
 	case reflect.Int:
 		n, err := strconv.ParseInt(value, 10, 32)
@@ -155,10 +157,13 @@ func (i *Identity) Set(name, value string) error {
 	return nil
 }
 
-// check returns an error for a text that the field cannot have.
+// check returns an error for a text that the field cannot have, or a number beyond it.
 func (f *Field) check(value string) error {
 	if value != "" && f.oneOf != nil && !slices.Contains(f.oneOf, value) {
 		return fmt.Errorf("%s is %q, want one of %s", f.Name, value, strings.Join(f.oneOf, ", "))
+	}
+	if x, err := strconv.ParseFloat(value, 64); err == nil && f.most > 0 && x > f.most {
+		return fmt.Errorf("%s is %.4g, want at most %g", f.Name, x, f.most)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func TestDecodeRefusesForm(t *testing.T) {
 		return fmt.Sprintf("line %d: ", 1+strings.Count(before, "\n"))
 	}
 	for _, tt := range []struct{ name, old, new, want string }{
-		{"nothing", good, "", "unexpected end of JSON input"},
+		{"nothing", good, "", "the file is empty"},
 		{"version", `"capacity-curve/v1"`, `"capacity-curve/v9"`, `schema is "capacity-curve/v9", want "capacity-curve/v1"`},
 		{"no version", `"schema": "capacity-curve/v1",`, ``, `schema is "", want`},
 		{"unknown key", `"peak_reserve_ratio"`, `"peak_reserve"`, line(`"peak_reserve_ratio"`) + `unknown field "peak_reserve"`},
@@ -124,10 +124,15 @@ func TestValidateNamesFieldAndValue(t *testing.T) {
 	nan := math.NaN()
 	study := func(c *Curve) *Study { return &c.Classes[0].Studies[0] }
 	for want, breaks := range map[string]func(c *Curve){
-		`schema is "x", want "capacity-curve/v1"`:                                 func(c *Curve) { c.Schema = "x" },
-		`id is "00", but the identity's hash is "569644ec`:                        func(c *Curve) { c.ID = "00" },
-		`identity.model is empty`:                                                 func(c *Curve) { c.Identity.Model = "" },
-		`identity: role is "decoder", want one of prefill, decode, both`:          func(c *Curve) { c.Identity.Role = "decoder" },
+		`schema is "x", want "capacity-curve/v1"`:                                        func(c *Curve) { c.Schema = "x" },
+		`id is "00", but the identity's hash is "569644ec`:                               func(c *Curve) { c.ID = "00" },
+		`identity.model is empty`:                                                        func(c *Curve) { c.Identity.Model = "" },
+		`identity: role is "decoder", want one of prefill, decode, both`:                 func(c *Curve) { c.Identity.Role = "decoder" },
+		`identity: kv_tokens is 1e+300, want at most 1e+12`:                              func(c *Curve) { c.Identity.KVTokens = 1e300 },
+		`classes[0].studies[0].safe_requests_per_second is 99, but the knee is at most `: func(c *Curve) { study(c).SafeRate = 99 },
+		`classes[0].studies[0].safe_requests_per_second is 50, but the knee is at most 24`: func(c *Curve) {
+			study(c).SafeRate, study(c).Knee.Low, study(c).Knee.High = 50, capacity.Unknown(), capacity.Unknown()
+		},
 		`identity.max_num_seqs is -1, want 0 or more`:                             func(c *Curve) { c.Identity.MaxNumSeqs = -1 },
 		`identity.gpu_memory_utilization is 90, want at most 1`:                   func(c *Curve) { c.Identity.GPUMemoryUtilization = 90 },
 		`source is "guessed", want one of "measured", "imported", "simulated"`:    func(c *Curve) { c.Source = "guessed" },

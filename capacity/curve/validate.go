@@ -328,6 +328,9 @@ func (c *Curve) checkStudy(path string, s *Study) error {
 		if err := c.checkKnee(path+".knee", s.Knee); err != nil {
 			return err
 		}
+		if most := maxSafe * s.Knee.most(); s.SafeRate > most {
+			return fmt.Errorf("%s.safe_requests_per_second is %g, but the knee is at most %g: what is safe lies below it", path, s.SafeRate, s.Knee.most())
+		}
 	}
 	for i := range s.Curve {
 		if err := c.checkViolations(fmt.Sprintf("%s.violation_curve[%d]", path, i), &s.Curve[i]); err != nil {
@@ -350,6 +353,18 @@ func (c *Curve) checkStudy(path string, s *Study) error {
 		}
 	}
 	return c.checkPoints(path+".points", s.Points)
+}
+
+// maxSafe is how far a safe rate may lie above the upper end of its knee, as a
+// ratio: a soak that passed and a fit differ by some per cent.
+const maxSafe = 1.5
+
+// most is the upper end of the knee, or the knee where that is not known.
+func (k *Knee) most() Value {
+	if k.High.Known() {
+		return k.High
+	}
+	return k.Rate
 }
 
 // ascending returns an error unless the known values never fall.
@@ -401,7 +416,9 @@ func (c *Curve) checkKnee(path string, k *Knee) error {
 		where := fmt.Sprintf("%s.by_slo[%d]", path, i)
 		err := first(
 			func() error { return at(where+".slo", s.SLO.Validate()) },
-			func() error { return oneOf(where+".method", s.Method, "replay", "logistic", "isotonic", "bracket", "above") },
+			func() error {
+				return oneOf(where+".method", s.Method, "replay", "logistic", "isotonic", "bracket", "above")
+			},
 			func() error {
 				return ascending(where, []string{"low", "requests_per_second", "high"}, s.Low, s.Rate, s.High)
 			},

@@ -31,6 +31,9 @@ func Decode(r io.Reader, limit int64, schema string, into any) error {
 		Schema string `json:"schema"`
 	}
 	if err := json.Unmarshal(data, &version); err != nil {
+		if short := incomplete(data); short != nil {
+			return short
+		}
 		return place(data, err)
 	}
 	if version.Schema != schema {
@@ -38,6 +41,18 @@ func Decode(r io.Reader, limit int64, schema string, into any) error {
 	}
 	d := decoder{data: data}
 	return d.value(data, 0, "", reflect.ValueOf(into).Elem())
+}
+
+// incomplete is the error of a file of which nothing, or only the beginning, is there; else nil.
+func incomplete(data []byte) error {
+	var value json.RawMessage
+	switch err := json.NewDecoder(bytes.NewReader(data)).Decode(&value); {
+	case errors.Is(err, io.EOF):
+		return errors.New("the file is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return lineError(data, len(data), "the file is cut off here: its end is missing")
+	}
+	return nil
 }
 
 // place words an error of encoding/json and adds its line.

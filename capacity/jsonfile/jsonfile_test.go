@@ -108,12 +108,18 @@ func TestDecode(t *testing.T) {
 func TestDecodeErrors(t *testing.T) {
 	begin := "{\"schema\": \"thing/v1\",\n"
 	for _, tt := range []struct{ text, want string }{
-		{"", "unexpected end of JSON input"},
+		{"", "the file is empty"},
+		{" \n\t", "the file is empty"},
+		{"{", "line 1: the file is cut off here: its end is missing"},
+		{begin + `"count": 1.`, "line 2: the file is cut off here: its end is missing"},
+		{begin + `"name": "a`, "line 2: the file is cut off here: its end is missing"},
+		{begin + `"yes": tr`, "line 2: the file is cut off here: its end is missing"},
+		{begin + `"count": 1. }`, "line 2: invalid character ' ' after decimal point"},
 		{"[]", "line 1: the file is an array, want an object"},
 		{`{"schema": 5}`, "line 1: schema is a number, want a text"},
 		{`{"schema": true}`, "line 1: schema is true or false, want a text"},
 		{`{}`, `schema is "", want "thing/v1"`},
-		{begin + `"count": 1`, "line 2: unexpected end of JSON input"},
+		{begin + `"count": 1`, "line 2: the file is cut off here: its end is missing"},
 		{begin + `"count": 1,}`, "line 2: invalid character '}'"},
 		{begin + `"name": "a"} x`, "line 2: invalid character 'x' after top-level value"},
 		{begin + `"nmae": "a"}`, `line 2: unknown field "nmae"`},
