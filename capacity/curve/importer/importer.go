@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +58,27 @@ type Options struct {
 	Identity curve.Identity
 }
 
+// className is the probe's rule for classes: a curve's are matched with them by name.
+var className = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// differentFiles returns an error when a file is given twice, by whatever path:
+// its requests would count twice.
+func differentFiles(paths []string) error {
+	infos := make([]os.FileInfo, len(paths))
+	for i, path := range paths {
+		var err error
+		if infos[i], err = os.Stat(path); err != nil {
+			continue // reading it says why
+		}
+		for k := range i {
+			if infos[k] != nil && os.SameFile(infos[k], infos[i]) {
+				return fmt.Errorf("%s is given twice: leave one out", path)
+			}
+		}
+	}
+	return nil
+}
+
 // Import reads result files of one tool and one class of traffic as a curve. An error
 // is one line that names the file, what is wrong with it and what to do.
 func Import(paths []string, o Options) (*curve.Curve, error) {
@@ -69,6 +92,12 @@ func Import(paths []string, o Options) (*curve.Curve, error) {
 		if err := s.Validate(); err != nil {
 			return nil, err
 		}
+	}
+	if !className.MatchString(o.Class) {
+		return nil, fmt.Errorf("class %q: a name has 1 to 64 letters, digits, dots, dashes or underscores", o.Class)
+	}
+	if err := differentFiles(paths); err != nil {
+		return nil, err
 	}
 	var runs []run
 	for _, path := range paths {
@@ -141,6 +170,11 @@ func together(runs []run) error {
 	first := &runs[0]
 	for i := range runs {
 		r := &runs[i]
+		for k := range i {
+			if r.same(&runs[k]) {
+				return fmt.Errorf("%s holds the same run as %s: leave one out", r.file, runs[k].file)
+			}
+		}
 		if r.format != first.format {
 			return fmt.Errorf("%s is of %s, but %s of %s: their latencies are not the same thing; import one tool's files at a time", r.file, r.format, first.file, first.format)
 		}
@@ -154,6 +188,12 @@ func together(runs []run) error {
 		}
 	}
 	return nil
+}
+
+// same tells whether two are copies of one run.
+func (r *run) same(o *run) bool {
+	return !r.start.IsZero() && r.start.Equal(o.start) && r.seconds == o.seconds && r.attempts == o.attempts &&
+		r.concurrency == o.concurrency && r.prompt == o.prompt && r.output == o.output
 }
 
 // versions of the tool; more than one where they differ.
