@@ -21,7 +21,7 @@ func zonesText(k *curve.Knee) string {
 }
 
 // Markdown writes the summary for a pull request: the verdicts, the envelope,
-// the gates that failed, what the curve rests on, and what it was measured on.
+// the gates that failed and what was noted, what the curve rests on, and what it was measured on.
 func Markdown(w io.Writer, c *curve.Curve) error {
 	m := &markdown{}
 	heading := "Capacity of " + modelName(&c.Identity)
@@ -132,32 +132,53 @@ func (m *markdown) envelope(c *curve.Curve) {
 	m.line("")
 }
 
-// maxFailures bounds the list of failed gates.
+// maxFailures bounds the lists of failed and of noted gates.
 const maxFailures = 20
 
-// gates lists the points at which gates failed, and which.
+// gates lists the points at which gates failed, and those at which something
+// was noted that fails no point.
 func (m *markdown) gates(c *curve.Curve) {
-	var lines []string
+	var failed, noted []string
 	for _, s := range subjects(c) {
 		if s.Study == nil {
 			continue
 		}
 		for _, p := range placed(s.Study) {
-			var failed []string
+			var fails, notes []string
 			for i := range p.Gates {
-				if g := &p.Gates[i]; g.Passed != nil && !*g.Passed {
-					failed = append(failed, escape(gateName(g)+" ("+evidence(g)+")"))
+				g := &p.Gates[i]
+				switch text := escape(gateName(g) + " (" + reason(g) + ")"); gateOutcome(g) {
+				case "failed":
+					fails = append(fails, text)
+				case "noted":
+					notes = append(notes, text)
 				}
 			}
-			if len(failed) > 0 {
-				lines = append(lines, fmt.Sprintf("- %s, %s at %s requests/s%s: %s", escape(s.Name), escape(arrivalsName(s.Arrivals)), rate(p.OfferedRate), aboveKnee(s.Study, p), strings.Join(failed, ", ")))
+			at := fmt.Sprintf("- %s, %s at %s requests/s offered%s: ", escape(s.Name), escape(arrivalsName(s.Arrivals)), rate(p.OfferedRate), aboveKnee(s.Study, p))
+			if len(fails) > 0 {
+				failed = append(failed, at+strings.Join(fails, ", "))
+			}
+			if len(notes) > 0 {
+				noted = append(noted, at+strings.Join(notes, ", "))
 			}
 		}
 	}
+	m.list("Gates that failed", failed)
+	m.list("Noted, without failing a point", noted)
+	if len(failed)+len(noted) > 0 {
+		m.line("%s", offeredText)
+		m.line("")
+	}
+}
+
+// offeredText says what the rates of points are.
+const offeredText = "Rates are those offered: requests that came due in the measured time, over that time. The planned rate, which the search logs and steers by, differs from it by chance."
+
+func (m *markdown) list(heading string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	m.line("### Gates that failed")
+	m.line("### %s", heading)
 	m.line("")
 	for i, l := range lines {
 		if i == maxFailures {
@@ -186,6 +207,29 @@ func gateName(g *curve.Gate) string {
 		name = g.Class + ": " + name
 	}
 	return name
+}
+
+// gateOutcome is passed, failed, or noted, when the failure of a gate fails no
+// point, or not decided.
+func gateOutcome(g *curve.Gate) string {
+	switch {
+	case g.Passed == nil:
+		return "not decided"
+	case *g.Passed:
+		return "passed"
+	case g.Kind == curve.GateRisk:
+		return "noted"
+	}
+	return "failed"
+}
+
+// reason is why a gate did not pass: in words where its numbers do not count
+// violations, since then one of them alone may not be what decided.
+func reason(g *curve.Gate) string {
+	if !(g.N > 0) && g.Detail != "" {
+		return g.Detail
+	}
+	return evidence(g)
 }
 
 // evidence is what a gate was judged by.

@@ -398,7 +398,7 @@ func quantileRows(at, class string, attempts, failures int, ttft, itl, tpot, e2e
 }
 
 func pointOf(s *curve.Study, p *curve.Point) pointView {
-	v := pointView{Title: rate(p.OfferedRate) + " requests/s", Outcome: outcome(p), Tone: "unknown"}
+	v := pointView{Title: rate(p.OfferedRate) + " requests/s offered", Outcome: outcome(p), Tone: "unknown"}
 	if p == s.Baseline || p.Purpose == curve.PurposeSoak {
 		v.Title = pointName(s, p)
 	}
@@ -424,16 +424,8 @@ func pointOf(s *curve.Study, p *curve.Point) pointView {
 }
 
 func gateOf(g *curve.Gate) gateView {
-	v := gateView{Name: gateName(g), Kind: string(g.Kind), Outcome: "not decided", Tone: "unknown", Detail: g.Detail}
-	switch {
-	case g.Passed == nil:
-	case *g.Passed:
-		v.Outcome, v.Tone = "passed", "stable"
-	case g.Kind == curve.GateRisk:
-		v.Outcome, v.Tone = "risk", "risk"
-	default:
-		v.Outcome, v.Tone = "failed", "unstable"
-	}
+	v := gateView{Name: gateName(g), Kind: string(g.Kind), Outcome: gateOutcome(g), Detail: g.Detail}
+	v.Tone = map[string]string{"passed": "stable", "noted": "risk", "failed": "unstable", "not decided": "unknown"}[v.Outcome]
 	v.Evidence = evidence(g)
 	return v
 }

@@ -135,6 +135,27 @@ func (t *terminal) study(s subject) {
 		t.axis(s, x, ticks)
 	}
 	t.line("%s%s", strings.Repeat(" ", gutter), t.legend(s, points))
+	t.noted(points)
+}
+
+// noted says what was noted at which rates, without failing a point there.
+func (t *terminal) noted(points []*curve.Point) {
+	rates := map[string][]string{}
+	var names []string
+	for _, p := range points {
+		for i := range p.Gates {
+			if g := &p.Gates[i]; gateOutcome(g) == "noted" {
+				name := gateName(g)
+				if rates[name] == nil {
+					names = append(names, name)
+				}
+				rates[name] = append(rates[name], rate(p.OfferedRate))
+			}
+		}
+	}
+	for _, name := range names {
+		t.line("%snoted, failing no point: %s at %s requests/s offered", strings.Repeat(" ", gutter), oneLine(name), strings.Join(rates[name], ", "))
+	}
 }
 
 // shownBound is the bound that gives first, else the first of all.
