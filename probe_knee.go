@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -123,6 +122,9 @@ func (f *kneeFlags) outputReady(force bool) error {
 	if err := outputsReady(force || f.update, f.curve); err != nil {
 		return err
 	}
+	if err := knee.JournalInUse(f.partial()); err != nil {
+		return err
+	}
 	if _, err := os.Stat(f.partial()); !f.resume && err == nil && !force {
 		return fmt.Errorf("%s is there from a run that did not end: give --resume to go on with it, or --force to begin anew", f.partial())
 	}
@@ -176,27 +178,40 @@ func (f *probeFlags) search(ctx context.Context, c *connection, load *load, out 
 	}
 	target := probe.NewTarget(probe.TargetConfig{
 		Runner: c.runner, Facts: c.facts, AllowShared: f.knee.allowShared, MaxInflight: f.load.maxInflight, MaxRate: f.load.maxRate,
-		Settle: f.knee.settle(), Report: say,
+		Settle: f.knee.settle(), Started: c.started, Report: say,
 	})
 	campaign.Engine = &shownEngine{engine: target, progress: newProgress(c.runner, 0)}
-	found, err := f.resumable(ctx, campaign, load, identity)
-	if found == nil {
-		return err
+	started := c.started
+	journal, err := f.journal(c, load, identity, campaign.Engine)
+	if err != nil {
+		return usageError{err}
 	}
+	if journal != nil {
+		defer journal.Close()
+		campaign.Engine, started = journal, journal.Started()
+	}
+	found, err := campaign.Run(ctx)
 	found.Identity, found.ID = identity, identity.ID()
 	found.Tool = curve.Tool{Name: name, Version: version.Version, Commit: version.Revision}
 	found.Client = clientOf(&f.client)
 	found.Workload = curve.Workload{Hash: load.hash(), Seed: load.seed, Flags: strings.Join(os.Args[1:], " ")}
-	found.Started, found.Finished = c.started.UTC(), time.Now().UTC()
+	found.Started, found.Finished = started.UTC(), time.Now().UTC()
 	found.Notes = append(slices.Concat(c.facts.Notes, load.notes, target.Notes()), found.Notes...)
+	if note := enginesNote(journal); note != "" {
+		found.Notes = append(found.Notes, note)
+	}
 	found.Coverage = curve.Cover(found)
 	if c.runner.Records != nil {
 		err = errors.Join(err, c.runner.Records.Close())
 	}
 	if err != nil {
+		if journal != nil && journal.Stored() == 0 {
+			// There is nothing to go on with, and nothing in the way of the next run.
+			err = errors.Join(err, journal.Remove())
+		}
 		return f.unfinished(found, err, out)
 	}
-	return f.deliver(found, out)
+	return f.deliver(found, journal, out)
 }
 
 // engineIdentity is what the curve will say that it was measured on. An engine
@@ -232,6 +247,10 @@ func (f *probeFlags) campaign(c *connection, load *load, identity curve.Identity
 		},
 		Report: say,
 	}
+	// What does not fit the engine's context is a wrong flag, and no search that ended early.
+	if _, err := (workload.Plan{Classes: load.classes, MaxModelLen: c.facts.MaxModelLen, Seed: load.seed}).Source(); err != nil {
+		return nil, err
+	}
 	if load.trace == nil {
 		return campaign, nil
 	}
@@ -243,28 +262,34 @@ func (f *probeFlags) campaign(c *connection, load *load, identity curve.Identity
 	return campaign, nil
 }
 
-// resumable runs the campaign with its journal, where there is one.
-func (f *probeFlags) resumable(ctx context.Context, campaign *knee.Campaign, load *load, identity curve.Identity) (*curve.Curve, error) {
+// journal is where what is measured is kept, and what an earlier run left with
+// --resume; nil without a file for the curve.
+func (f *probeFlags) journal(c *connection, load *load, identity curve.Identity, engine knee.Engine) (*knee.Journal, error) {
 	if f.knee.curve == "" {
-		return campaign.Run(ctx)
+		return nil, nil
 	}
-	if !f.knee.resume {
-		if err := os.Remove(f.knee.partial()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("removing an earlier run's measurements: %w", err)
-		}
+	h := f.journalHeader(load, identity)
+	h.Started, h.Engine = c.started.UTC(), c.base
+	open := knee.OpenJournal
+	if f.force && !f.knee.resume {
+		open = knee.BeginJournal
 	}
-	journal, err := knee.OpenJournal(f.knee.partial(), f.journalHeader(load, identity), campaign.Engine)
+	journal, err := open(f.knee.partial(), h, engine)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, err
 	}
-	campaign.Engine = journal
-	found, err := campaign.Run(ctx)
-	err = errors.Join(err, journal.Close())
-	if err != nil && journal.Stored() == 0 {
-		// There is nothing to go on with, and nothing in the way of the next run.
-		err = errors.Join(err, os.Remove(f.knee.partial()))
+	if earlier := slices.DeleteFunc(journal.Engines(), func(url string) bool { return url == c.base }); len(earlier) > 0 {
+		say(fmt.Sprintf("what is kept was measured at %s, and the rest will be at %s: the curve will be of both engines", strings.Join(earlier, " and "), c.base))
 	}
-	return found, err
+	return journal, nil
+}
+
+// enginesNote says that the loads of a curve were put on several engines; empty when they were not.
+func enginesNote(j *knee.Journal) string {
+	if j == nil || len(j.Engines()) < 2 {
+		return ""
+	}
+	return fmt.Sprintf("measured on %d engines of the same identity, as the search was gone on with elsewhere: %s", len(j.Engines()), strings.Join(j.Engines(), ", "))
 }
 
 // journalHeader names what a search is of. One that goes on with another's
@@ -297,31 +322,26 @@ func (f *probeFlags) journalHeader(load *load, identity curve.Identity) knee.Jou
 
 // earlierSeed is the seed of the search that --resume goes on with.
 func (f *kneeFlags) earlierSeed() (uint64, error) {
-	file, err := os.Open(f.partial())
+	h, err := knee.ReadJournalHeader(f.partial())
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("--resume: there is no %s: leave the flag out to begin anew", f.partial())
 	}
 	if err != nil {
-		return 0, fmt.Errorf("--resume: %w", err)
-	}
-	defer file.Close()
-	var h knee.JournalHeader
-	if err := json.NewDecoder(io.LimitReader(file, 1<<20)).Decode(&h); err != nil {
-		return 0, fmt.Errorf("--resume: %s is no journal of a search: %w", f.partial(), err)
+		return 0, fmt.Errorf("--resume: %s: %w", f.partial(), err)
 	}
 	seed, err := strconv.ParseUint(h.Fields["seed"], 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("--resume: %s has no seed: %w", f.partial(), err)
+		return 0, fmt.Errorf("--resume: %s: it does not say its search's seed: give it with --seed", f.partial())
 	}
 	return seed, nil
 }
 
 // unfinished prints what is known of a search that ended early, and how to go on.
 func (f *probeFlags) unfinished(found *curve.Curve, err error, out io.Writer) error {
-	for _, line := range report.Verdicts(found) {
+	for _, line := range report.Verdicts(ended(found)) {
 		fmt.Fprintln(out, line)
 	}
-	text := oneLine(err)
+	text := saidOnce(err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		text = "the search was ended early and no curve is written"
 	}
@@ -330,6 +350,37 @@ func (f *probeFlags) unfinished(found *curve.Curve, err error, out io.Writer) er
 		return safetyError{failure}
 	}
 	return failure
+}
+
+// ended is a curve with the studies that came to their end only: why the
+// others did not is what the search ended with.
+func ended(c *curve.Curve) *curve.Curve {
+	interrupted := func(s curve.Study) bool { return s.Status == curve.StatusInterrupted }
+	out := *c
+	out.Classes, out.Mixes = nil, nil
+	for _, class := range c.Classes {
+		class.Studies = slices.DeleteFunc(slices.Clone(class.Studies), interrupted)
+		if len(class.Studies) > 0 {
+			out.Classes = append(out.Classes, class)
+		}
+	}
+	for _, mix := range c.Mixes {
+		if !interrupted(mix.Study) {
+			out.Mixes = append(out.Mixes, mix)
+		}
+	}
+	return &out
+}
+
+// saidOnce is an error in a line. What several parts ran into, such as a full disk, is said once.
+func saidOnce(err error) string {
+	var said []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, line) }) {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said, "; ")
 }
 
 // goOn says where what was measured is, and with which flags the same command
@@ -345,7 +396,7 @@ func (f *probeFlags) goOn(flags string) string {
 }
 
 // deliver writes the curve and everything made of it.
-func (f *probeFlags) deliver(found *curve.Curve, out io.Writer) error {
+func (f *probeFlags) deliver(found *curve.Curve, journal *knee.Journal, out io.Writer) error {
 	if f.knee.update {
 		updated, err := f.updated(found)
 		if err != nil {
@@ -370,8 +421,8 @@ func (f *probeFlags) deliver(found *curve.Curve, out io.Writer) error {
 	switch {
 	case err != nil && f.knee.curve != "":
 		err = errors.New(oneLine(err) + f.goOn("--resume --force"))
-	case f.knee.curve != "":
-		err = os.Remove(f.knee.partial())
+	case journal != nil:
+		err = journal.Remove()
 	}
 	switch f.output {
 	case "json":

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +24,16 @@ func TestProbeKneeUsage(t *testing.T) {
 	if err := os.WriteFile(trace, []byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0000000,10,5\n2023-11-16 18:15:47.0000000,10,5\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	diary := filepath.Join(dir, "diary.json")
+	if err := os.WriteFile(diary+".partial", []byte(`{"dear":"diary"}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	busy := filepath.Join(dir, "busy.json")
+	running, err := knee.OpenJournal(busy+".partial", knee.JournalHeader{Config: "c", Fields: map[string]string{"seed": "1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
 	nowhere := "--engine.url=http://127.0.0.1:1"
 	for _, test := range []struct {
 		name string
@@ -42,6 +54,10 @@ func TestProbeKneeUsage(t *testing.T) {
 		{"resuming nothing", []string{"--resume", "--out.curve=" + filepath.Join(dir, "none.json")}, "there is no"},
 		{"resuming without a file", []string{"--resume"}, "need --out.curve"},
 		{"what another run left", []string{"--out.curve=" + left}, "--resume to go on"},
+		{"resuming what is no journal", []string{"--resume", "--out.curve=" + diary}, "it is no journal of a search"},
+		{"what another probe writes", []string{"--out.curve=" + busy}, "another probe is writing it"},
+		{"resuming what another probe writes", []string{"--resume", "--out.curve=" + busy}, "another probe is writing it"},
+		{"dropping what another probe writes", []string{"--force", "--out.curve=" + busy}, "another probe is writing it"},
 		{"an identity that is none", []string{nowhere, "--identity=colour=red", "--gpu.nvml=off"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -140,5 +156,42 @@ func TestUpdatable(t *testing.T) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestSaidOnce: what several parts ran into is said once.
+func TestSaidOnce(t *testing.T) {
+	full := errors.New("write c.partial: no space left on device")
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{full, full.Error()},
+		{errors.Join(fmt.Errorf("class a: %w", full), full, full), "class a: " + full.Error()},
+		{errors.Join(full, errors.New("closing")), full.Error() + "; closing"},
+	} {
+		if got := saidOnce(test.err); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
+// TestEnded: of a search that ended early only the studies that did not are shown.
+func TestEnded(t *testing.T) {
+	study := func(s curve.Status) curve.Study { return curve.Study{Status: s} }
+	c := &curve.Curve{
+		Classes: []curve.Class{
+			{Name: "done", Studies: []curve.Study{study(curve.StatusOK), study(curve.StatusInterrupted)}},
+			{Name: "under way", Studies: []curve.Study{study(curve.StatusInterrupted)}},
+			{Name: "to come"},
+		},
+		Mixes: []curve.Mix{{Name: "mix", Study: study(curve.StatusInterrupted)}},
+	}
+	got := ended(c)
+	if len(got.Classes) != 1 || got.Classes[0].Name != "done" || len(got.Classes[0].Studies) != 1 || len(got.Mixes) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if len(c.Classes) != 3 || len(c.Classes[0].Studies) != 2 || len(c.Mixes) != 1 {
+		t.Error("the curve itself was changed")
 	}
 }

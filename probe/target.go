@@ -32,6 +32,8 @@ type TargetConfig struct {
 	// StaleAfter is how old the newest reading may become under load; 0 is 2 s,
 	// or four intervals of the readings where that is more.
 	StaleAfter time.Duration
+	// Started is what the starts of points count from; zero is the first load.
+	Started time.Time
 	// Report is told what happens besides, in a line; may be nil.
 	Report func(line string)
 }
@@ -45,7 +47,10 @@ type Target struct {
 	before *idleness
 	// rested tells that no load came since the engine was seen idle.
 	rested bool
-	notes  []string
+	// ahead is the time from Started to the first load.
+	ahead time.Duration
+	begun bool
+	notes []string
 }
 
 // NewTarget makes a target; it sends nothing yet.
@@ -96,6 +101,9 @@ var errStopped = errors.New("cancelled by the probe: the load was ended early")
 // search is the context's. An error that wraps knee.ErrHarm is a *HarmError;
 // which load an error is of, the search says.
 func (t *Target) Run(ctx context.Context, l *knee.Load, m knee.Monitor) (*knee.Observation, error) {
+	if err := sleep(ctx, l.Pause); err != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err := t.settle(ctx); err != nil {
 		return nil, err
 	}
@@ -104,11 +112,16 @@ func (t *Target) Run(ctx context.Context, l *knee.Load, m knee.Monitor) (*knee.O
 		return nil, err
 	}
 	t.rested = false
+	if !t.begun && !t.config.Started.IsZero() {
+		t.ahead = time.Since(t.config.Started)
+	}
+	t.begun = true
 	result, err := t.config.Runner.Run(ctx, point)
 	if err != nil {
 		return nil, err
 	}
 	o := f.observation(result)
+	o.Point.Start += t.ahead.Seconds()
 	switch {
 	case f.harm != nil:
 		t.recovered(ctx, f)

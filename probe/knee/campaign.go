@@ -254,15 +254,15 @@ func (c *Campaign) aa(ctx context.Context, class *curve.Class, classes []workloa
 			Steps: []Step{{Rate: rate, Duration: aaWarmup + aaDuration}}, Warmup: aaWarmup, Seed: c.Seed + uint64(i),
 		}
 		o, err := c.Engine.Run(ctx, l, nil)
-		if err == nil && void(&o.Point) {
-			l.Name += " again"
+		for n := 1; n < attempts && err == nil && invalid(&o.Point) != nil; n++ {
+			repetition(l, n)
 			o, err = c.Engine.Run(ctx, l, nil)
 		}
 		if err != nil {
 			return nil, err
 		}
 		if gate := invalid(&o.Point); gate != nil {
-			return nil, fmt.Errorf("%s, twice: %w: %s: %s", l.Name, ErrInvalid, gate.Name, gate.Detail)
+			return nil, voidError(l, gate)
 		}
 		o.Point.Purpose = curve.PurposeAA
 		out.Points = append(out.Points, o.Point)

@@ -308,7 +308,7 @@ func TestCampaignNoise(t *testing.T) {
 	c := campaign(t, e, knee.Full)
 	c.Classes, c.MaxRequests = c.Classes[:1], 2000
 	out, err := c.Run(t.Context())
-	if !errors.Is(err, knee.ErrInvalid) || out.AA != nil || !strings.Contains(err.Error(), "aa 2 again, twice") {
+	if !errors.Is(err, knee.ErrInvalid) || out.AA != nil || !strings.Contains(err.Error(), "aa 2, 3 times") {
 		t.Errorf("error %v, noise %+v", err, out.AA)
 	}
 }

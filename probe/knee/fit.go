@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
@@ -79,13 +80,20 @@ func (s *search) summary(o *Observation) string {
 	if o.Stopped != "" {
 		return "ended early: " + o.Stopped
 	}
-	text := ""
+	var parts []string
 	for _, g := range o.Point.Gates {
 		if g.Name == "slo" && g.N > 0 {
-			text += fmt.Sprintf("%s missed by %s ", g.SLO, percent(float64(g.Value)))
+			what := g.SLO.String()
+			if g.Class != "" {
+				what += " of " + g.Class
+			}
+			parts = append(parts, fmt.Sprintf("%.0f of %.0f %s missed %s", g.Violations, g.N, trials(*g.SLO), what))
 		}
 	}
-	return text + fmt.Sprintf("in %d requests", o.Point.Attempts)
+	if len(parts) == 0 {
+		return fmt.Sprintf("%d requests", o.Point.Attempts)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // outOfRequests tells whether a probe would pass MaxRequests.

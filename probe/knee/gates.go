@@ -113,12 +113,8 @@ func sloGates(t *Traffic, o *Observation) []curve.Gate {
 			}
 			low, high := capacity.LowerFraction(over/effect, of/effect, confidence), capacity.UpperFraction(over/effect, of/effect, confidence)
 			g.Low, g.High, g.Value = capacity.Value(low), capacity.Value(high), capacity.Value(over/of)
-			unit := "requests"
-			if s.Metric == "itl" || s.Metric == "icl" {
-				unit = "gaps"
-			}
 			evidence := fmt.Sprintf("%.0f of %.0f %s were over: %s, between %s and %s with a design effect of %.1f; %s may be",
-				over, of, unit, percent(over/of), percent(low), percent(high), effect, percent(s.Budget()))
+				over, of, trials(s), percent(over/of), percent(low), percent(high), effect, percent(s.Budget()))
 			switch {
 			case high <= s.Budget():
 				decide(&g, true)
@@ -132,6 +128,14 @@ func sloGates(t *Traffic, o *Observation) []curve.Gate {
 		}
 	}
 	return gates
+}
+
+// trials is what a bound is tried on.
+func trials(s capacity.SLO) string {
+	if s.Metric == "itl" || s.Metric == "icl" {
+		return "gaps"
+	}
+	return "requests"
 }
 
 func percent(share float64) string { return fmt.Sprintf("%.3g %%", 100*share) }

@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
@@ -37,6 +38,40 @@ type JournalHeader struct {
 	Config string `json:"config"`
 	// Fields are the configuration for a person, to tell what differs.
 	Fields map[string]string `json:"fields,omitempty"`
+	// Started is when the search began first, from which its points' starts count.
+	Started time.Time `json:"started,omitzero"`
+	// Engine is where the engine was reached. A search may go on elsewhere, as
+	// long as the configuration is the same.
+	Engine string `json:"engine,omitempty"`
+}
+
+// errNoJournal is of a file with something else in it.
+var errNoJournal = errors.New("it is no journal of a search")
+
+// parseHeader reads the first line of a journal.
+func parseHeader(line []byte) (h JournalHeader, err error) {
+	switch {
+	case json.Unmarshal(line, &h) != nil || h.Schema == "":
+		return h, errNoJournal
+	case h.Schema != JournalSchema:
+		return h, fmt.Errorf("its form is %q, and this program knows %q", h.Schema, JournalSchema)
+	}
+	return h, nil
+}
+
+// ReadJournalHeader says which search the journal in a file belongs to. The
+// error is of a file that cannot be read, or that is none.
+func ReadJournalHeader(path string) (JournalHeader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return JournalHeader{}, err
+	}
+	defer f.Close()
+	line, err := bufio.NewReader(io.LimitReader(f, 1<<20)).ReadBytes('\n')
+	if err != nil && err != io.EOF {
+		return JournalHeader{}, err
+	}
+	return parseHeader(line)
 }
 
 // differs says in what another configuration differs; empty when it does not.
@@ -71,16 +106,25 @@ func orNone(s string) string { return cmp.Or(s, "not given") }
 // configuration, it is given what the journal holds, and the engine what it
 // does not. Each line of the file is whole and on the disk before Run returns.
 //
-// Loads that ended with an error, or that a gate voids, are not kept: they are
-// put again.
+// Loads that ended with an error are not kept: they are put again. One that a
+// gate voids is kept once a repetition of it was good, so that a search that
+// goes on is told of both and puts neither; until then it is put again.
 type Journal struct {
 	engine Engine
 	path   string
 	file   journalFile
+	// began is when the search began first, shift by how many seconds later this run did.
+	began time.Time
+	shift float64
+	// first is where the engine was reached when the search began, here where it
+	// is now, and engines are where loads were measured, in their order.
+	first, here string
+	engines     []string
 	// good is the length of the file up to its last whole line.
 	good int64
-	// stored are the lines by their loads' keys.
+	// stored are the lines by their loads' keys, voided those that wait for a good repetition.
 	stored map[string]*storedObservation
+	voided []*storedObservation
 	err    error
 }
 
@@ -93,20 +137,92 @@ type journalFile interface {
 }
 
 // OpenJournal begins the journal of a search, or goes on with one that exists.
-// It refuses a file that is none, or that belongs to another configuration. A
-// last line that is cut, as a killed process or a full disk leaves it, is
-// dropped.
+// It refuses a file that is none, that belongs to another configuration, or
+// that another process writes (ErrInUse). A last line that is cut, as a killed
+// process or a full disk leaves it, is dropped. Until Close, the file is locked.
 func OpenJournal(path string, h JournalHeader, e Engine) (*Journal, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+	return lockedJournal(path, h, e, false)
+}
+
+// BeginJournal begins the journal of a search anew, whatever the file held. It
+// refuses one that another process writes (ErrInUse).
+func BeginJournal(path string, h JournalHeader, e Engine) (*Journal, error) {
+	return lockedJournal(path, h, e, true)
+}
+
+// ErrInUse is of a journal that another search is writing.
+var ErrInUse = errors.New("another probe is writing it")
+
+// JournalInUse tells, with ErrInUse, that another process is writing the
+// journal. A file that is not there is free.
+func JournalInUse(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	j, err := openJournal(f, path, h, e)
+	if err == nil {
+		defer f.Close()
+		err = lock(f)
+	}
+	if err != nil {
+		return fmt.Errorf("journal %s: %w", path, err)
+	}
+	return nil
+}
+
+// lock takes the file, or says who has it.
+func lock(f *os.File) error {
+	free, err := lockFile(f)
+	switch {
+	case err != nil:
+		return fmt.Errorf("locking it: %w", err)
+	case free:
+		return nil
+	}
+	if pid := lockHolder(f); pid > 0 {
+		return fmt.Errorf("%w (process %d): wait for it, or give another file", ErrInUse, pid)
+	}
+	return fmt.Errorf("%w: wait for it, or give another file", ErrInUse)
+}
+
+func lockedJournal(path string, h JournalHeader, e Engine, anew bool) (*Journal, error) {
+	f, err := openLocked(path)
+	if err != nil {
+		return nil, fmt.Errorf("journal %s: %w", path, err)
+	}
+	if anew {
+		err = f.Truncate(0)
+	}
+	var j *Journal
+	if err == nil {
+		j, err = openJournal(f, path, h, e)
+	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("journal %s: %w", path, err)
 	}
 	return j, nil
+}
+
+// openLocked opens a file, made if need be, and locks it.
+func openLocked(path string) (*os.File, error) {
+	for range 10 {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f); err != nil {
+			f.Close()
+			return nil, err
+		}
+		// A search that ended meanwhile may have removed what was opened here.
+		mine, err := f.Stat()
+		if now, gone := os.Stat(path); err == nil && gone == nil && os.SameFile(mine, now) {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, fmt.Errorf("%w, and others after it", ErrInUse)
 }
 
 func openJournal(f interface {
@@ -119,14 +235,19 @@ func openJournal(f interface {
 		return nil, fmt.Errorf("writing its header: %w", err)
 	}
 	first = append(first, '\n')
-	j := &Journal{engine: e, path: path, file: f}
-	found, err := j.read(bufio.NewReaderSize(f, 1<<16), first)
+	j := &Journal{engine: e, path: path, file: f, began: h.Started, first: h.Engine, here: h.Engine}
+	found, err := j.read(bufio.NewReaderSize(f, 1<<16))
 	if err != nil {
 		return nil, err
 	}
 	if found != nil {
 		if what := h.differs(*found); what != "" {
 			return nil, fmt.Errorf("it belongs to another search: %s; take another file, or the same configuration", what)
+		}
+		j.first = found.Engine
+		if !found.Started.IsZero() {
+			j.began = found.Started
+			j.shift = h.Started.Sub(j.began).Seconds()
 		}
 		// What a cut line left behind goes, so that the next line is whole.
 		if err := f.Truncate(j.good); err != nil {
@@ -140,23 +261,26 @@ func openJournal(f interface {
 	return j, j.append(first)
 }
 
+// headerStart is how the first line of a journal begins.
+const headerStart = `{"schema":"` + JournalSchema + `"`
+
 // read reads what the file holds; a nil header is of a file that is to be
-// begun, because it is empty or nothing but the beginning of this header.
-func (j *Journal) read(r *bufio.Reader, first []byte) (*JournalHeader, error) {
+// begun, because it is empty or nothing but the beginning of a header.
+func (j *Journal) read(r *bufio.Reader) (*JournalHeader, error) {
 	j.stored, j.good = map[string]*storedObservation{}, 0
 	line, err := r.ReadBytes('\n')
-	if err == io.EOF && bytes.HasPrefix(first, line) {
+	if start := []byte(headerStart); err == io.EOF && (bytes.HasPrefix(line, start) || bytes.HasPrefix(start, line)) {
 		return nil, nil
 	}
-	if err != nil && err != io.EOF {
+	if err == io.EOF {
+		return nil, errNoJournal
+	}
+	if err != nil {
 		return nil, err
 	}
-	var h JournalHeader
-	if err == io.EOF || json.Unmarshal(line, &h) != nil || h.Schema == "" {
-		return nil, errors.New("it is no journal of a search")
-	}
-	if h.Schema != JournalSchema {
-		return nil, fmt.Errorf("its form is %q, and this program knows %q", h.Schema, JournalSchema)
+	h, err := parseHeader(line)
+	if err != nil {
+		return nil, err
 	}
 	j.good = int64(len(line))
 	for number := 2; ; number++ {
@@ -178,16 +302,46 @@ func (j *Journal) read(r *bufio.Reader, first []byte) (*JournalHeader, error) {
 			}
 			return nil, fmt.Errorf("line %d is damaged: %w", number, err)
 		}
-		j.stored[s.Key] = s
+		j.keep(s, cmp.Or(s.Engine, h.Engine))
 		j.good += int64(len(line))
 	}
 }
 
-// Stored is how many loads the journal holds.
+// keep takes a line that is in the file.
+func (j *Journal) keep(s *storedObservation, engine string) {
+	if engine != "" && !slices.Contains(j.engines, engine) {
+		j.engines = append(j.engines, engine)
+	}
+	if s.Void {
+		j.voided = append(j.voided, s)
+		return
+	}
+	if s.Repeats != "" {
+		j.voided = slices.DeleteFunc(j.voided, func(v *storedObservation) bool {
+			settled := v.Load == s.Repeats || v.Repeats == s.Repeats
+			if settled {
+				j.stored[v.Key] = v
+			}
+			return settled
+		})
+	}
+	j.stored[s.Key] = s
+}
+
+// Stored is how many loads the journal holds that are not put again.
 func (j *Journal) Stored() int { return len(j.stored) }
 
-// Close ends the file.
+// Started is when the search began first.
+func (j *Journal) Started() time.Time { return j.began }
+
+// Engines are where the loads that the journal holds were measured, the first one first.
+func (j *Journal) Engines() []string { return slices.Clone(j.engines) }
+
+// Close ends the file and lets others have it.
 func (j *Journal) Close() error { return j.file.Close() }
+
+// Remove removes the file, while nobody else can have it, and closes it.
+func (j *Journal) Remove() error { return errors.Join(os.Remove(j.path), j.Close()) }
 
 // Run implements Engine. A load that the journal holds is not run, and its
 // monitor is told what it did. What is returned is always what the journal
@@ -209,22 +363,30 @@ func (j *Journal) Run(ctx context.Context, l *Load, m Monitor) (*Observation, er
 		return nil, j.err
 	}
 	o, err := j.engine.Run(ctx, l, m)
-	if err != nil || o == nil || void(&o.Point) {
+	if o == nil {
+		return nil, err
+	}
+	o.Point.Start += j.shift
+	if err != nil {
 		return o, err
 	}
 	s, err := store(l.Name, key, o)
 	if err != nil {
 		return o, fmt.Errorf("%w: load %s: %w", ErrJournal, l.Name, err)
 	}
+	s.Repeats, s.Void = l.Repeats, invalid(&o.Point) != nil
+	if j.here != j.first {
+		s.Engine = j.here
+	}
 	line, err := json.Marshal(s)
 	if err != nil {
 		return o, fmt.Errorf("%w: load %s: %w", ErrJournal, l.Name, err)
 	}
 	if err := j.append(append(line, '\n')); err != nil {
-		j.err = fmt.Errorf("%w: %s: %w; it holds %d loads, and with room for it the search can go on from there", ErrJournal, j.path, err, len(j.stored))
+		j.err = fmt.Errorf("%w: %w", ErrJournal, err)
 		return o, j.err
 	}
-	j.stored[key] = s
+	j.keep(s, j.here)
 	return s.observation()
 }
 
@@ -242,13 +404,6 @@ func (j *Journal) append(line []byte) error {
 		err = fmt.Errorf("%w, and its last line cannot be removed: %w", err, cut)
 	}
 	return err
-}
-
-// void tells that a gate voids the point.
-func void(p *curve.Point) bool {
-	return slices.ContainsFunc(p.Gates, func(g curve.Gate) bool {
-		return g.Kind == curve.GateInvalid && g.Passed != nil && !*g.Passed
-	})
 }
 
 // tell tells a monitor what the load did, in the order of time.
@@ -303,7 +458,12 @@ func loadKey(l *Load) (string, error) {
 type storedObservation struct {
 	Load string `json:"load"`
 	// Key is of the load with all of its parameters.
-	Key      string         `json:"key"`
+	Key string `json:"key"`
+	// Repeats is the load that this one is put again for, Void marks one that a gate voids.
+	Repeats string `json:"repeats,omitempty"`
+	Void    bool   `json:"void,omitempty"`
+	// Engine is where the engine was reached, where that is not the header's.
+	Engine   string         `json:"engine,omitempty"`
 	Stopped  string         `json:"stopped,omitempty"`
 	Point    curve.Point    `json:"point"`
 	Requests storedRequests `json:"requests"`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -343,7 +344,7 @@ func TestJournalOnAFullDisk(t *testing.T) {
 		}
 		f.room = len(one) + room
 		o, err := j.Run(t.Context(), someLoad("b"), nil)
-		if o == nil || !errors.Is(err, ErrJournal) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "it holds 1 loads") {
+		if o == nil || !errors.Is(err, ErrJournal) || !errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("observation %v, error %v", o, err)
 		}
 		if !bytes.Equal(f.data, one) {
@@ -358,6 +359,164 @@ func TestJournalOnAFullDisk(t *testing.T) {
 	}
 	if _, err := openJournal(&memory{}, "journal", someHeader, &counted{}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a journal that cannot begin: %v", err)
+	}
+}
+
+// TestJournalInUse: a journal is of one search at a time, and is never taken from it.
+func TestJournalInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := JournalInUse(path); err != nil {
+		t.Fatalf("no file: %v", err)
+	}
+	first, err := OpenJournal(path, someHeader, &counted{n: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if free, err := lockFile(reopen(t, path)); err != nil || free {
+		t.Skip("no locks here:", err)
+	}
+	if _, err := first.Run(t.Context(), someLoad("a"), nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, open := range map[string]func() error{
+		"going on":    func() error { _, err := OpenJournal(path, someHeader, &counted{}); return err },
+		"anew":        func() error { _, err := BeginJournal(path, someHeader, &counted{}); return err },
+		"just asking": func() error { return JournalInUse(path) },
+	} {
+		if err := open(); !errors.Is(err, ErrInUse) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := JournalInUse(path); err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+	for _, test := range []struct {
+		name   string
+		open   func(string, JournalHeader, Engine) (*Journal, error)
+		stored int
+	}{{"going on", OpenJournal, 1}, {"anew", BeginJournal, 0}} {
+		j, err := test.open(path, someHeader, &counted{})
+		if err != nil || j.Stored() != test.stored {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		if test.stored > 0 {
+			j.Close()
+			continue
+		}
+		if err := j.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("removed: %v", err)
+	}
+}
+
+func reopen(t *testing.T, path string) *os.File {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// scriptedVoid voids the loads with the names given.
+type scriptedVoid struct {
+	void []string
+	ran  []string
+}
+
+func (e *scriptedVoid) Run(_ context.Context, l *Load, _ Monitor) (*Observation, error) {
+	e.ran = append(e.ran, l.Name)
+	return observed(l.Name, 3, !slices.Contains(e.void, l.Name)), nil
+}
+
+// TestJournalVoidLoads: a void load is not put again when its repetition was
+// good, and is when none was.
+func TestJournalVoidLoads(t *testing.T) {
+	names := []string{"probe 1", "probe 1 again", "probe 1 again 2"}
+	for _, test := range []struct {
+		name   string
+		void   int // so many of the first are
+		put    int // so many were put before the cut
+		again  []string
+		stored int
+	}{
+		{"good at once", 0, 1, nil, 1},
+		{"good at the second time", 1, 2, nil, 2},
+		{"good at the third time", 2, 3, nil, 3},
+		{"cut ahead of the repetition", 1, 1, names[:1], 0},
+		{"void each time", 3, 3, names[:1], 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			put := func(j *Journal, upTo int) {
+				l := someLoad(names[0])
+				for n := range upTo {
+					o, err := j.Run(t.Context(), l, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if invalid(&o.Point) == nil {
+						return
+					}
+					repetition(l, n+1)
+				}
+			}
+			j, f, err := reopened(t, nil, &scriptedVoid{void: names[:test.void]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(j, test.put)
+			second := &scriptedVoid{}
+			if j, _, err = reopened(t, f.data, second); err != nil {
+				t.Fatal(err)
+			}
+			if j.Stored() != test.stored {
+				t.Errorf("%d stored, want %d", j.Stored(), test.stored)
+			}
+			put(j, len(names))
+			if !slices.Equal(second.ran, test.again) {
+				t.Errorf("put again: %q, want %q", second.ran, test.again)
+			}
+		})
+	}
+}
+
+// TestJournalOfTwoRuns: times count from the first run's start, and both engines are named.
+func TestJournalOfTwoRuns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for run, test := range []struct {
+		engine string
+		starts map[string]float64
+		all    []string
+	}{
+		{"http://a", map[string]float64{"a": 0}, []string{"http://a"}},
+		{"http://b", map[string]float64{"a": 0, "b": 3600}, []string{"http://a", "http://b"}},
+		{"http://a", map[string]float64{"a": 0, "b": 3600, "c": 7200}, []string{"http://a", "http://b"}},
+	} {
+		h := someHeader
+		h.Started, h.Engine = start.Add(time.Duration(run)*time.Hour), test.engine
+		j, err := OpenJournal(path, h, &counted{n: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b", "c"}[:run+1] {
+			o, err := j.Run(t.Context(), someLoad(name), nil)
+			if err != nil || o.Point.Start != test.starts[name] {
+				t.Errorf("run %d, load %s: start %g, %v", run, name, o.Point.Start, err)
+			}
+		}
+		if !j.Started().Equal(start) || !slices.Equal(j.Engines(), test.all) {
+			t.Errorf("run %d: started %s, on %q", run, j.Started(), j.Engines())
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

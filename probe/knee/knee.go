@@ -39,9 +39,13 @@ func (t *Traffic) SLOs(class int) []capacity.SLO {
 // Load is one load to put on an engine.
 type Load struct {
 	// Name is unique within a run: with the same name and the same run it is the same load.
-	Name    string
+	Name string
+	// Repeats is the name of the load that was void and is put again with this one; empty for none.
+	Repeats string
 	Purpose curve.Purpose
 	Traffic *Traffic
+	// Pause is for how long the engine and the client are left alone ahead of the load.
+	Pause time.Duration
 	// Concurrency is the closed loop's number of requests in flight; 0 is open loop.
 	Concurrency int
 	// Steps are the open loop's rates, one after the other; the closed loop has one, with the rate 0.

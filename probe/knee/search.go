@@ -1,6 +1,7 @@
 package knee
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,10 +172,41 @@ func (s *search) seed(name string) uint64 {
 	return h.Sum64()
 }
 
-// put puts a load on the engine. A load that turns out invalid is put again, once.
+const (
+	// attempts is how often a load is put at most, until it is not void.
+	attempts = 3
+	// pause is how long is waited ahead of the last one: what made the client
+	// slow twice in a row may go by.
+	pause = 5 * time.Second
+)
+
+// repetition makes of a load that was void the n-th one in its place. The
+// journal knows them by their names: they are the same in every run.
+func repetition(l *Load, n int) {
+	if n == 1 {
+		l.Repeats = l.Name
+	}
+	l.Name = l.Repeats + " again"
+	if n > 1 {
+		l.Name += fmt.Sprintf(" %d", n)
+	}
+	if n == attempts-1 {
+		l.Pause = pause
+	}
+}
+
+// voidError is of a load that was void each time, with what a person can do.
+func voidError(l *Load, gate *curve.Gate) error {
+	advice := ""
+	if gate.Name == "client" {
+		advice = "; the probe needs a quieter machine, a CPU of its own or a higher priority (chrt -r 1)"
+	}
+	return fmt.Errorf("%s, %d times: %w: %s: %s%s", cmp.Or(l.Repeats, l.Name), attempts, ErrInvalid, gate.Name, gate.Detail, advice)
+}
+
+// put puts a load on the engine. A load that turns out invalid is put again, twice at most.
 func (s *search) put(ctx context.Context, l Load, monitor func(*Load) Monitor) (*Observation, error) {
 	l.Traffic = &s.Traffic
-	name := l.Name
 	for attempt := 1; ; attempt++ {
 		l.Seed = s.seed(l.Name)
 		if s.MaxRequests > 0 && s.study.Requests+s.planned(&l) > s.MaxRequests {
@@ -207,11 +239,11 @@ func (s *search) put(ctx context.Context, l Load, monitor func(*Load) Monitor) (
 		}
 		o.Point.Faults = append(o.Point.Faults, gate.Name+": "+gate.Detail)
 		s.study.Points = append(s.study.Points, o.Point)
-		if attempt > 1 {
-			return o, fmt.Errorf("%s, twice: %w: %s: %s", name, ErrInvalid, gate.Name, gate.Detail)
+		if attempt == attempts {
+			return o, voidError(&l, gate)
 		}
 		s.report("%s cannot be used and is done again: %s: %s", l.Name, gate.Name, gate.Detail)
-		l.Name = name + " again"
+		repetition(&l, attempt)
 	}
 }
 

@@ -243,12 +243,17 @@ func TestSearchEndsForSafety(t *testing.T) {
 	}
 }
 
-// A point that did not measure the engine is done again; twice ends the search.
+// A point that did not measure the engine is done again, twice at most; then the search ends.
 func TestSearchRepeatsInvalidPoints(t *testing.T) {
 	for _, test := range []struct {
 		times int
 		ends  bool
-	}{{1, false}, {2, true}} {
+		again []string
+	}{
+		{1, false, []string{"again"}},
+		{2, false, []string{"again", "again 2"}},
+		{3, true, []string{"again", "again 2"}},
+	} {
 		e := &scripted{mu: 12, missed: all(smooth(8, 2))}
 		left := test.times
 		e.edit = func(_ int, o *knee.Observation) {
@@ -259,17 +264,23 @@ func TestSearchRepeatsInvalidPoints(t *testing.T) {
 			}
 		}
 		s, err := knee.Search(context.Background(), scriptedConfig(t, e, knee.Full))
-		if errors.Is(err, knee.ErrInvalid) != test.ends || err != nil && !strings.Contains(err.Error(), "30 ms late") {
+		if errors.Is(err, knee.ErrInvalid) != test.ends {
 			t.Errorf("%d times: %v", test.times, err)
 		}
-		again := 0
+		if err != nil && !(strings.Contains(err.Error(), "probe 1, 3 times") && strings.Contains(err.Error(), "30 ms late") && strings.Contains(err.Error(), "chrt -r 1")) {
+			t.Errorf("%d times: %v; want what is wrong and what to do", test.times, err)
+		}
+		var again []string
 		for _, l := range e.loads {
-			if strings.HasSuffix(l.Name, " again") {
-				again++
+			if name, repeats := strings.CutPrefix(l.Name, "chat poisson probe 1 "); repeats {
+				again = append(again, name)
+			}
+			if last := strings.HasSuffix(l.Name, " again 2"); last != (l.Pause > 0) {
+				t.Errorf("%s comes after a pause of %s", l.Name, l.Pause)
 			}
 		}
-		if again != 1 || len(s.Points[0].Faults) == 0 {
-			t.Errorf("%d times: done again %d times, faults %v", test.times, again, s.Points[0].Faults)
+		if !slices.Equal(again, test.again) || len(s.Points[0].Faults) == 0 {
+			t.Errorf("%d times: done again as %q, faults %v", test.times, again, s.Points[0].Faults)
 		}
 	}
 }
