@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -20,19 +23,12 @@ import (
 func addExportRules(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := app.Command("export", "Write files that are built in.").Command("rules", "Write the recording rules that the sidecar evaluates, as Prometheus rule files.")
 	ofFleet := c.Flag("fleet", "Write the recording rules for the Prometheus server that scrapes the exporters instead.").Bool()
-	dir := c.Arg("dir", "Directory to write to; made if need be.").Required().String()
+	to := addExportTarget(c)
 	return c, func(_ context.Context, out io.Writer) error {
 		if *ofFleet {
-			return exportFiles(out, fleet.Files(), filepath.Join(*dir, "fleet"), nil)
+			return to.write(out, fleet.Files(), "fleet", nil)
 		}
-		paths, err := rules.Export(*dir)
-		if err != nil {
-			return err
-		}
-		for _, path := range paths {
-			fmt.Fprintln(out, path)
-		}
-		return nil
+		return to.write(out, rules.Files(), "sidecar", nil)
 	}
 }
 
@@ -43,9 +39,9 @@ const runbooks = "docs/runbooks/"
 func addExportAlerts(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := app.GetCommand("export").Command("alerts", "Write the alerting rules for the Prometheus server that scrapes the exporters.")
 	url := c.Flag("runbooks.url", "Where your copy of docs/runbooks is served, for the links in the alerts.").PlaceHolder("URL").String()
-	dir := c.Arg("dir", "Directory to write to; made if need be.").Required().String()
+	to := addExportTarget(c)
 	return c, func(_ context.Context, out io.Writer) error {
-		return exportFiles(out, alerts.Files(), filepath.Join(*dir, "alerts"), func(content []byte) []byte {
+		return to.write(out, alerts.Files(), "alerts", func(content []byte) []byte {
 			if *url == "" {
 				return content
 			}
@@ -54,29 +50,79 @@ func addExportAlerts(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause,
 	}
 }
 
-// exportFiles writes the files into dir, which is made if need be, each as
-// change makes it, and prints their paths. A file that exists is replaced.
-func exportFiles(out io.Writer, files fs.FS, dir string, change func([]byte) []byte) error {
+// exportTarget is where built-in files are written to.
+type exportTarget struct {
+	dir   string
+	force bool
+}
+
+func addExportTarget(c *kingpin.CmdClause) *exportTarget {
+	to := &exportTarget{}
+	c.Flag("force", "Replace files that exist and differ.").BoolVar(&to.force)
+	c.Arg("dir", "Directory to write to; made if need be.").Required().StringVar(&to.dir)
+	return to
+}
+
+// write writes the files into a folder of the directory, each as change makes
+// it, and prints their paths. A file that is there already with the same
+// content stays as it is; one with another is replaced by force only, and
+// without it nothing is written.
+func (to *exportTarget) write(out io.Writer, files fs.FS, folder string, change func([]byte) []byte) error {
+	if to.dir == "" {
+		return usageError{errors.New("the directory to write to is empty: give its path, or . for this one")}
+	}
+	contents, err := readFiles(files, change)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(to.dir, folder)
+	var changed []string
+	names := slices.Sorted(maps.Keys(contents))
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		there, err := os.ReadFile(path)
+		switch {
+		case err == nil && bytes.Equal(there, contents[name]):
+			continue
+		case err == nil && !to.force:
+			return usageError{fmt.Errorf("writing %s: the file exists and differs: give another directory, or --force to replace it", path)}
+		}
+		changed = append(changed, name)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("exporting files: %w", err)
 	}
+	for _, name := range changed {
+		err := writeOutput(filepath.Join(dir, name), to.force, func(w io.Writer) error {
+			_, err := w.Write(contents[name])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		fmt.Fprintln(out, filepath.Join(dir, name))
+	}
+	return nil
+}
+
+// readFiles returns the content of each of the files, as change makes it.
+func readFiles(files fs.FS, change func([]byte) []byte) (map[string][]byte, error) {
 	names, err := fs.Glob(files, "*")
 	if err != nil {
-		return fmt.Errorf("listing the built-in files: %w", err)
+		return nil, fmt.Errorf("listing the built-in files: %w", err)
 	}
+	contents := map[string][]byte{}
 	for _, name := range names {
 		content, err := fs.ReadFile(files, name)
 		if err != nil {
-			return fmt.Errorf("reading the built-in file %s: %w", name, err)
+			return nil, fmt.Errorf("reading the built-in file %s: %w", name, err)
 		}
 		if change != nil {
 			content = change(content)
 		}
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o644); err != nil {
-			return fmt.Errorf("exporting files: %w", err)
-		}
-		fmt.Fprintln(out, path)
+		contents[name] = content
 	}
-	return nil
+	return contents, nil
 }

@@ -38,8 +38,78 @@ func TestExport(t *testing.T) {
 			}
 		}
 	}
-	var out, errOut bytes.Buffer
-	if status := run(context.Background(), []string{"export", "alerts", filepath.Join(t.TempDir(), "no\x00folder")}, &out, &errOut); status != exitFailed || !strings.Contains(errOut.String(), "exporting files") {
-		t.Errorf("a bad folder: status %d, %q", status, &errOut)
+}
+
+// TestExportKeeps: what a person changed is not lost, and nothing is written beside it.
+func TestExportKeeps(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		path string
+	}{
+		{[]string{"export", "rules"}, "sidecar/load.yml"},
+		{[]string{"export", "rules", "--fleet"}, "fleet/pools.yml"},
+		{[]string{"export", "alerts"}, "alerts/headroom.yml"},
+		{[]string{"export", "dashboards"}, "replica.json"},
+	} {
+		dir := t.TempDir()
+		export := func(more ...string) (int, string) {
+			var out, errOut bytes.Buffer
+			status := run(context.Background(), append(append(test.args, more...), dir), &out, &errOut)
+			return status, errOut.String()
+		}
+		path := filepath.Join(dir, filepath.FromSlash(test.path))
+		for range 2 { // the second time all is there already
+			if status, said := export(); status != exitOK {
+				t.Fatalf("%v: status %d: %s", test.args, status, said)
+			}
+		}
+		shipped := read(t, path)
+		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		others, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range others {
+			if other != path {
+				if err := os.Remove(other); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if status, said := export(); status != exitUsage || !strings.Contains(said, path) || !strings.Contains(said, "--force") {
+			t.Errorf("%v over a changed file: status %d: %s", test.args, status, said)
+		}
+		if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 || read(t, path) != "mine" {
+			t.Errorf("%v over a changed file left %v, %v, with %q", test.args, left, err, read(t, path))
+		}
+		if status, said := export("--force"); status != exitOK || read(t, path) != shipped {
+			t.Errorf("%v --force: status %d: %s", test.args, status, said)
+		}
+	}
+}
+
+func TestExportRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"rules", "alerts", "dashboards"} {
+		for _, test := range []struct {
+			dir    string
+			status int
+			want   string
+		}{
+			{"", exitUsage, "directory to write to is empty"},
+			{file, exitFailed, file},
+			{filepath.Join(t.TempDir(), "no\x00folder"), exitFailed, "exporting files"},
+		} {
+			var out, errOut bytes.Buffer
+			status := run(context.Background(), []string{"export", what, test.dir}, &out, &errOut)
+			if status != test.status || !strings.Contains(errOut.String(), test.want) || strings.Count(errOut.String(), "\n") != 1 {
+				t.Errorf("%s to %q: status %d, %q, want %d and %q", what, test.dir, status, &errOut, test.status, test.want)
+			}
+		}
 	}
 }

@@ -60,6 +60,35 @@ func rejects(flag *kingpin.FlagModel, value string, err error) bool {
 	return again != nil && again.Error() == err.Error()
 }
 
+// checkValues refuses what no flag of the program takes, whoever reads it: a
+// number that is none or without end, and a time below 0.
+func checkValues(app *kingpin.Application, selected string) error {
+	model := app.Model()
+	flags := model.Flags
+	for _, c := range model.FlattenedCommands() {
+		if c.FullCommand == selected {
+			flags = append(flags, c.Flags...)
+		}
+	}
+	for _, flag := range flags {
+		getter, ok := flag.Value.(kingpin.Getter)
+		if !ok {
+			continue
+		}
+		switch v := getter.Get().(type) {
+		case float64:
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				return fmt.Errorf("--%s %v: must be a finite number", flag.Name, v)
+			}
+		case time.Duration:
+			if v < 0 {
+				return fmt.Errorf("--%s %s: must not be negative", flag.Name, v)
+			}
+		}
+	}
+	return nil
+}
+
 // byteSize is a flag's value in bytes: plain, or with a decimal (GB) or
 // binary (GiB) unit.
 type byteSize float64

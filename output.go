@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -24,8 +25,9 @@ func writeOutput(path string, force bool, write func(io.Writer) error) (err erro
 	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
-		return err
+		return withoutName(err)
 	}
+	defer func() { err = withoutName(err) }()
 	defer os.Remove(f.Name()) // gone already when all went well
 	defer f.Close()
 	if err := write(f); err != nil {
@@ -58,7 +60,11 @@ func writeOutput(path string, force bool, write func(io.Writer) error) (err erro
 // outputsReady says, before any work is done, whether the files can be
 // written; an empty path is none.
 func outputsReady(force bool, paths ...string) error {
-	if err := outputsDistinct(paths...); err != nil {
+	var outputs []namedOutput
+	for _, path := range paths {
+		outputs = append(outputs, namedOutput{path, path})
+	}
+	if err := outputsDistinct(outputs...); err != nil {
 		return err
 	}
 	for _, path := range paths {
@@ -71,27 +77,46 @@ func outputsReady(force bool, paths ...string) error {
 		// Permissions and file systems are best asked by doing it.
 		f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 		if err != nil {
-			return fmt.Errorf("writing %s: %w", path, err)
+			return fmt.Errorf("writing %s: %w", path, withoutName(err))
 		}
 		f.Close()
 		if err := os.Remove(f.Name()); err != nil {
-			return fmt.Errorf("writing %s: %w", path, err)
+			return fmt.Errorf("writing %s: %w", path, withoutName(err))
 		}
 	}
 	return nil
 }
 
+// withoutName is an error of a temporary file without the name of that file,
+// which nobody gave.
+func withoutName(err error) error {
+	switch e := err.(type) {
+	case *fs.PathError:
+		return e.Err
+	case *os.LinkError:
+		return e.Err
+	}
+	return err
+}
+
+// namedOutput is a file to write, and what names it to the one who gave it.
+type namedOutput struct{ name, path string }
+
 // outputsDistinct says whether no two outputs go to one file; an empty path is none.
-func outputsDistinct(paths ...string) error {
-	seen := map[string]bool{}
-	for _, path := range paths {
-		if path == "" {
+func outputsDistinct(outputs ...namedOutput) error {
+	seen := map[string]string{}
+	for _, o := range outputs {
+		if o.path == "" {
 			continue
 		}
-		if seen[filepath.Clean(path)] {
-			return fmt.Errorf("writing %s: it is given for two outputs", path)
+		path, err := filepath.Abs(o.path)
+		if err != nil {
+			return fmt.Errorf("looking for %s: %w", o.path, err)
 		}
-		seen[filepath.Clean(path)] = true
+		if first, ok := seen[path]; ok {
+			return fmt.Errorf("%s and %s are two outputs in one file: give each a file of its own", first, o.name)
+		}
+		seen[path] = o.name
 	}
 	return nil
 }
@@ -103,7 +128,7 @@ func outputFree(path string, force bool) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("looking for %s: %w", path, err)
+		return fmt.Errorf("looking for %s: %w", path, withoutName(err))
 	case info.IsDir():
 		return fmt.Errorf("writing %s: it is a folder", path)
 	case !force:

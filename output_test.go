@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -65,7 +66,36 @@ func TestWriteOutput(t *testing.T) {
 	if err := writeOutput(folder, true, text("x")); err == nil {
 		t.Error("a folder is written over")
 	}
-	if err := writeOutput(filepath.Join(folder, "none", "x"), false, text("x")); err == nil {
-		t.Error("a file in no folder is written")
+	// What cannot be written is named as it was given.
+	none := filepath.Join(folder, "none", "x")
+	want := "writing " + none + ": no such file or directory"
+	for what, err := range map[string]error{
+		"writing": writeOutput(none, false, text("x")), "asking ahead": outputsReady(false, none),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", what, err, want)
+		}
+	}
+}
+
+func TestOutputsDistinct(t *testing.T) {
+	absolute, err := filepath.Abs("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		first, second string
+		ok            bool
+	}{
+		{"a", "b", true},
+		{"", "", true},
+		{"a", "a", false},
+		{"a", "./x/../a", false},
+		{"a", absolute, false},
+	} {
+		err := outputsDistinct(namedOutput{"--out.x", test.first}, namedOutput{"--out.y", test.second})
+		if (err == nil) != test.ok || err != nil && !(strings.Contains(err.Error(), "--out.x") && strings.Contains(err.Error(), "--out.y")) {
+			t.Errorf("%q and %q: %v", test.first, test.second, err)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -51,7 +52,14 @@ type probeFlags struct {
 	selfTest    bool
 	nullServer  string
 	output      string
+
+	// Set by the user: what a search or a load would ignore is refused.
+	reserveGiven, warmupGiven bool
 }
+
+// maxConnections bounds --connections: more than a client has ports to spare
+// for one engine.
+const maxConnections = 10000
 
 func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, command) {
 	c := app.Command("probe", "Find how much load an engine takes under tail SLOs and write its capacity curve; or put one load on it and measure that: open loop at a rate, closed loop at a concurrency, or a trace.")
@@ -62,10 +70,12 @@ func addProbe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("usage", "Token counts to ask for: auto (what the engine has), final, continuous or off.").Default("auto").EnumVar(&f.usage, "auto", "final", "continuous", "off")
 	f.load.add(c)
 	f.knee.add(c)
+	c.GetFlag("peak-reserve").IsSetByUser(&f.reserveGiven)
+	c.GetFlag("warmup").IsSetByUser(&f.warmupGiven)
 	c.Flag("request-timeout", "Time after which a request is given up, from when it was due.").Default("10m").DurationVar(&f.client.RequestTimeout)
 	c.Flag("idle-timeout", "Time without an event after which a stream that has begun is given up.").Default("10s").DurationVar(&f.client.IdleTimeout)
 	c.Flag("stall-after", "Silence over all streams that counts as a stall of the engine.").Default("5s").DurationVar(&f.client.StallAfter)
-	c.Flag("connections", "Connections to open before the load.").Default("32").IntVar(&f.connections)
+	count(c.Flag("connections", fmt.Sprintf("Connections to open before the load, up to %d.", maxConnections)).Default("32"), &f.connections)
 	c.Flag("max-duration", "Time after which the whole run ends, whatever is left; 0 is never.").Default("0s").DurationVar(&f.maxDuration)
 	c.Flag("gpu.nvml", "Read the GPUs beside the load: auto or off.").Default("auto").EnumVar(&f.gpuMode, "auto", "off")
 	c.Flag("gpu.device", "GPU of the engine, by UUID or index; may be repeated.").StringsVar(&f.gpus)
@@ -95,7 +105,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	if err := f.engine.Validate(); err != nil {
+	if err := f.validate(); err != nil {
 		return usageError{err}
 	}
 	if f.knee.resume && f.load.seed == 0 && f.knee.curve != "" {
@@ -110,8 +120,11 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.knee.validate(load); err != nil {
 		return usageError{err}
 	}
-	if err := outputsDistinct(f.records, f.summary, f.results, f.knee.report, f.knee.curve); err != nil {
-		return usageError{err}
+	switch {
+	case !load.knee && f.reserveGiven:
+		return usageError{errors.New("--peak-reserve is for the search of the knee: leave --rate, --concurrency and --trace.file out, or give --out.curve")}
+	case load.knee && f.warmupGiven:
+		return usageError{errors.New("--warmup is for one load: the search of the knee chooses it; or give --rate, --concurrency or --trace.file")}
 	}
 	// With --resume the records of the run before are there, and go on.
 	if err := outputsReady(f.force || f.knee.resume, f.records); err != nil {
@@ -123,12 +136,19 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.knee.outputReady(f.force); err != nil {
 		return usageError{err}
 	}
-	// Interrupted is not finished: only the whole run's own bound may end it quietly.
 	limit, cancel := withDuration(ctx, f.maxDuration)
 	defer cancel()
-	ctx, stop := context.WithCancelCause(limit)
-	defer stop(nil)
+	err = f.put(limit, load, logger, out)
+	if err != nil && errors.Is(limit.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("--max-duration %s has passed: %w", f.maxDuration, asFailure(err))
+	}
+	return err
+}
 
+// put puts the load on, until the context ends at the latest.
+func (f *probeFlags) put(ctx context.Context, load *load, logger *slog.Logger, out io.Writer) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	c, err := f.connect(ctx, load, logger, stop)
 	if err != nil {
 		return err
@@ -138,6 +158,27 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		return f.search(ctx, c, load, out)
 	}
 	return f.measure(ctx, c, load, out)
+}
+
+// validate checks the flags that are neither of the load nor of the search.
+func (f *probeFlags) validate() error {
+	if f.engine.Interval < engine.MinInterval {
+		return fmt.Errorf("--engine.interval %s: must be at least %s", f.engine.Interval, engine.MinInterval)
+	}
+	if err := f.engine.Validate(); err != nil {
+		return err
+	}
+	if f.connections > maxConnections {
+		return fmt.Errorf("--connections %d: must be at most %d", f.connections, maxConnections)
+	}
+	outputs := []namedOutput{
+		{"--out.records", f.records}, {"--out.summary", f.summary}, {"--out.results", f.results},
+		{"--out.report", f.knee.report}, {"--out.curve", f.knee.curve},
+	}
+	if f.knee.curve != "" {
+		outputs = append(outputs, namedOutput{"the .partial file of --out.curve", f.knee.partial()})
+	}
+	return outputsDistinct(outputs...)
 }
 
 // connection is an engine that is known and ready for load.
@@ -225,6 +266,9 @@ func (f *probeFlags) connect(ctx context.Context, load *load, logger *slog.Logge
 	}
 	c.closers = append(c.closers, closeMetrics)
 	if err := c.client.Open(ctx, f.connections); err != nil {
+		if ctx.Err() != nil {
+			return nil, errors.New("ended before the load")
+		}
 		logger.Debug("connections are opened by the load", "err", err)
 	}
 	return c, nil
@@ -268,9 +312,14 @@ func (f *probeFlags) measure(ctx context.Context, c *connection, load *load, out
 // asFailure is an error in one line that is a failure even where it comes from
 // an ended context, which is no success here.
 func asFailure(err error) error {
-	text := errors.New(oneLine(err))
-	if usage := (usageError{}); errors.As(err, &usage) {
+	text := errors.New(strings.ReplaceAll(oneLine(err), context.DeadlineExceeded.Error(), "the run was ended early"))
+	var usage usageError
+	var safety safetyError
+	switch {
+	case errors.As(err, &usage):
 		return usageError{text}
+	case errors.As(err, &safety):
+		return safetyError{text}
 	}
 	return text
 }
@@ -461,7 +510,7 @@ type numbers []float64
 func (n *numbers) Set(text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		v, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		if err != nil || !(v > 0) {
+		if err != nil || !(v > 0) || math.IsInf(v, 0) {
 			return fmt.Errorf("%q is no number above 0", part)
 		}
 		*n = append(*n, v)

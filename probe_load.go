@@ -59,11 +59,11 @@ func (f *loadFlags) add(c *kingpin.CmdClause) {
 	c.Flag("trace.peak-factor", "Multiply the trace's rate at every time and keep its shape.").Default("1").Float64Var(&f.tracePeak)
 	c.Flag("trace.keep-grid", "Keep timestamps that lie on a coarse grid instead of spreading them over its slots.").BoolVar(&f.traceExact)
 	c.Flag("slo", "Bound that a point must keep, METRIC:pPERCENTILE:BOUND such as ttft:p99:800ms; metrics: "+strings.Join(workload.SLOMetrics, ", ")+". May be repeated.").StringsVar(&f.slo)
-	c.Flag("requests", "Requests that count at each point; 0 is no bound.").Default("0").IntVar(&f.requests)
+	count(c.Flag("requests", "Requests that count at each point; 0 is no bound.").Default("0"), &f.requests)
 	c.Flag("duration", "How long each point is measured, after its warm-up; 60s unless --requests or a trace ends it.").Default("0s").DurationVar(&f.duration)
 	c.Flag("warmup", "How long each point sends requests that do not count.").Default("5s").DurationVar(&f.warmup)
 	c.Flag("drain", "How long requests in flight may take after a point's last one was sent; 0 leaves them their own deadline.").Default("0s").DurationVar(&f.drain)
-	c.Flag("max-inflight", "Most requests in flight; a point that it holds back is marked. 0 is no bound.").Default("0").IntVar(&f.maxInflight)
+	count(c.Flag("max-inflight", "Most requests in flight; a point that it holds back is marked. 0 is no bound.").Default("0"), &f.maxInflight)
 	c.Flag("max-rate", "Most requests per second; a point that it holds back is marked. 0 is no bound.").Default("0").Float64Var(&f.maxRate)
 	c.Flag("seed", "Seed of arrivals, lengths and classes; random when 0, and always written down.").Default("0").Uint64Var(&f.seed)
 	c.Flag("content-seed", "Seed of the prompts' tokens; random when 0, so that no run is served from another one's cache.").Default("0").Uint64Var(&f.contentSeed)
@@ -135,13 +135,21 @@ func (f *loadFlags) resolve(toCurve bool) (*load, error) {
 		return nil, errors.New("--arrivals=gamma and --burstiness are needed together")
 	case !l.knee && len(f.burstiness) > 1 && !f.matrix:
 		return nil, errors.New("several values of --burstiness need --matrix")
-	case f.requests < 0 || f.duration < 0 || f.warmup < 0 || f.drain < 0 || f.maxInflight < 0 || f.maxRate < 0:
-		return nil, errors.New("counts, times and rates must not be negative")
+	case f.maxRate < 0:
+		return nil, fmt.Errorf("--max-rate %g: must not be negative", f.maxRate)
+	}
+	for _, shape := range f.burstiness {
+		if err := (workload.Arrivals{Process: workload.Gamma, Rate: 1, Burstiness: shape}).Validate(); err != nil {
+			return nil, fmt.Errorf("--burstiness: %w", err)
+		}
 	}
 	for _, text := range f.slo {
 		s, err := workload.ParseSLO(text)
 		if err != nil {
 			return nil, fmt.Errorf("--slo: %w", err)
+		}
+		if slices.ContainsFunc(l.slo, func(o workload.SLO) bool { return o.Metric == s.Metric && o.Percentile == s.Percentile }) {
+			return nil, fmt.Errorf("--slo %s: this metric and percentile have a bound already", text)
 		}
 		l.slo = append(l.slo, s)
 	}

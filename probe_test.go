@@ -161,7 +161,7 @@ func TestProbeStatus(t *testing.T) {
 		{"a bound that cannot be kept", append([]string{"--engine.url=" + good, "--slo=ttft:p50:1ns"}, small...), exitFailed, "NOT USABLE, slo"},
 		{"too few for the bound", append([]string{"--engine.url=" + good, "--slo=ttft:p99:10s"}, small...), exitFailed, "too few"},
 		{"ended early", []string{"--engine.url=" + good, "--rate=20", "--max-duration=2s", "--class=a:prompt=16,output=4"}, exitFailed, "interrupted"},
-		{"no engine", append([]string{"--engine.url=http://127.0.0.1:1"}, small...), exitFailed, "refused"},
+		{"no engine", append([]string{"--engine.url=http://127.0.0.1:1"}, small...), exitFailed, "no answer from http://127.0.0.1:1: connection refused; start the engine, or give its address with --engine.url\n"},
 		{"two loops", []string{"--rate=1", "--concurrency=1"}, exitUsage, "exclude each other"},
 		{"a rate of 0", []string{"--rate=0"}, exitUsage, "no number above 0"},
 		{"above the most", []string{"--rate=5", "--max-rate=4"}, exitUsage, "above --max-rate"},
@@ -176,10 +176,20 @@ func TestProbeStatus(t *testing.T) {
 		{"a rate that nobody can send", append([]string{"--engine.url=" + good, "--rate=1e9"}, small[1:]...), exitUsage, "up to 1e+06"},
 		{"no folder for the results", append([]string{"--engine.url=" + good, "--out.results=" + filepath.Join(t.TempDir(), "none", "r.json")}, small...), exitUsage, "no such file"},
 		{"two outputs in one file", []string{"--rate=1", "--out.results=x", "--out.records=./x"}, exitUsage, "two outputs"},
+		{"the records in the curve's own notes", []string{"--out.curve=x", "--out.records=x.partial"}, exitUsage, "--out.records and the .partial file of --out.curve are two outputs"},
+		{"one bound twice", []string{"--rate=1", "--slo=ttft:p99:1s", "--slo=ttft:p99:2s"}, exitUsage, "--slo ttft:p99:2s"},
+		{"a reserve of no search", []string{"--rate=1", "--peak-reserve=0.2"}, exitUsage, "--peak-reserve is for the search"},
+		{"the warm-up of a search", []string{"--warmup=1s"}, exitUsage, "--warmup is for one load"},
+		{"a class without lengths", []string{"--rate=1", "--class=foo"}, exitUsage, "foo:prompt=512,output=256, or one of chat"},
+		{"a search out of time", []string{"--engine.url=" + good, "--quick", "--max-duration=2s", "--class=a:prompt=16,output=4"}, exitFailed, "--max-duration 2s has passed: "},
+		{"a load out of time", []string{"--engine.url=" + good, "--rate=20", "--max-duration=2s", "--class=a:prompt=16,output=4"}, exitFailed, "--max-duration 2s has passed: "},
 		{"a class that is none", []string{"--rate=1", "--class=x:prompt=0"}, exitUsage, "--class"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, out, errOut := probed(t, test.args...)
+			if strings.Contains(errOut, "deadline exceeded") {
+				t.Errorf("an error of the context's own: %s", errOut)
+			}
 			if status == exitUsage && out != "" {
 				t.Errorf("wrong use prints a report:\n%s", out)
 			}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -82,7 +84,12 @@ func (p *preflight) models(ctx context.Context) error {
 		} `json:"data"`
 	}
 	if err := p.get(ctx, "/v1/models", &answer); err != nil {
-		if p.facts.Model == "" {
+		var silent *silentError
+		var connection *net.OpError
+		switch {
+		case errors.As(err, &silent) && (p.facts.Model == "" || errors.As(err, &connection) && connection.Op == "dial"):
+			return err
+		case p.facts.Model == "":
 			return fmt.Errorf("asking for the model: %w%s", err, advice(err))
 		}
 		p.note("the engine does not list its models (%v)", err)
@@ -113,6 +120,27 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("the engine answers %s with status %d: %s", e.path, e.status, e.text)
 }
 
+// silentError is the error of an engine that gave no answer at all.
+type silentError struct {
+	url string
+	err error
+}
+
+func (e *silentError) Error() string {
+	why := e.err
+	var call *os.SyscallError
+	var connection *net.OpError
+	switch {
+	case errors.As(why, &call):
+		why = call.Err // the address is said already
+	case errors.As(why, &connection):
+		why = connection.Err
+	}
+	return fmt.Sprintf("no answer from %s: %v; start the engine, or give its address with --engine.url", e.url, why)
+}
+
+func (e *silentError) Unwrap() error { return e.err }
+
 // advice is what may help where a server does not list its models: nothing
 // where it does not answer at all.
 func advice(err error) string {
@@ -136,7 +164,7 @@ func (p *preflight) get(ctx context.Context, path string, answer any) error {
 }
 
 func (p *preflight) ask(ctx context.Context, method, path string, body []byte, answer any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("no answer within %s", askTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("nothing came within %s", askTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(p.config.BaseURL, "/")+path, bytes.NewReader(body))
 	if err != nil {
@@ -152,7 +180,7 @@ func (p *preflight) ask(ctx context.Context, method, path string, body []byte, a
 		if why := context.Cause(ctx); why != nil {
 			err = why
 		}
-		return fmt.Errorf("asking the engine: %w", err)
+		return &silentError{p.config.BaseURL, err}
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -422,6 +450,9 @@ func (c *Client) Open(ctx context.Context, n int) error {
 	var mu sync.Mutex
 	var errs []error
 	for range n {
+		if ctx.Err() != nil {
+			break
+		}
 		wg.Go(func() {
 			req := (&http.Request{Method: http.MethodGet, URL: &base, Host: base.Host, Header: c.header}).WithContext(ctx)
 			resp, err := c.transport.RoundTrip(req)
@@ -437,6 +468,9 @@ func (c *Client) Open(ctx context.Context, n int) error {
 		})
 	}
 	wg.Wait()
+	if len(errs) == 0 && ctx.Err() != nil {
+		errs = append(errs, ctx.Err())
+	}
 	if len(errs) > 0 {
 		return fmt.Errorf("opening %d connections: %w", n, errors.Join(errs[:1]...))
 	}

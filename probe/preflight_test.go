@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -220,7 +221,7 @@ func TestPreflightAdvice(t *testing.T) {
 		want   string
 		took   time.Duration
 	}{
-		{"hangs", hang, "asking for the model: asking the engine: no answer within 10s", 10 * time.Second},
+		{"hangs", hang, "no answer from http://engine.test: nothing came within 10s; start the engine, or give its address with --engine.url", 10 * time.Second},
 		{"wants a key", status(http.StatusUnauthorized), `asking for the model: the engine answers /v1/models with status 401: no; give its key with --engine.bearer-token-file`, 0},
 		{"lists nothing", status(http.StatusNotFound), `asking for the model: the engine answers /v1/models with status 404: no; name it with --model`, 0},
 	} {
@@ -234,4 +235,20 @@ func TestPreflightAdvice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOpenEnds: who ends the run does not wait for connections.
+func TestOpenEnds(t *testing.T) {
+	hang := func(w *events, q asked) error { <-q.gone; return nil }
+	virtual(t, ClientConfig{}, hang, func(t *testing.T, ctx context.Context, r *rig) {
+		ctx, cancel := context.WithCancel(ctx)
+		time.AfterFunc(time.Second, cancel)
+		begin := time.Now()
+		if err := r.client.Open(ctx, 20); err == nil || time.Since(begin) != time.Second {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		if err := r.client.Open(ctx, 20); !errors.Is(err, context.Canceled) || time.Since(begin) != time.Second {
+			t.Errorf("ended ahead: after %v: %v", time.Since(begin), err)
+		}
+	})
 }

@@ -2,11 +2,8 @@ package rules
 
 import (
 	"embed"
-	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,23 +56,9 @@ func ShippedMetrics() ([]Metric, error) {
 	return all, nil
 }
 
-// Export writes the shipped rule files under dir, which is made if need be,
-// and returns the paths written. A file that exists is replaced.
-func Export(dir string) ([]string, error) {
-	var written []string
-	for _, name := range shippedFiles() {
-		content, err := shipped.ReadFile(name)
-		if err != nil {
-			return written, fmt.Errorf("reading the shipped rule file %s: %w", name, err)
-		}
-		path := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return written, fmt.Errorf("exporting rules: %w", err)
-		}
-		if err := os.WriteFile(path, content, 0o644); err != nil {
-			return written, fmt.Errorf("exporting rules: %w", err)
-		}
-		written = append(written, path)
-	}
-	return written, nil
+// Files returns the shipped rule files.
+func Files() fs.FS {
+	// The folder is named in the pattern above, so there is no error to return.
+	files, _ := fs.Sub(shipped, "sidecar")
+	return files
 }

@@ -23,6 +23,9 @@ const (
 	DefaultProcPath     = "/proc"
 )
 
+// MinInterval is the shortest time between two polls.
+const MinInterval = 10 * time.Millisecond
+
 // Config says which engine is polled and how.
 type Config struct {
 	// URL is the engine's base URL, with or without the /v1 of its API, or, with
@@ -96,10 +99,11 @@ func (c Config) validate(tables []*table) error {
 			wrong("--engine.url is %q, which is a queue of %s that empties when it is read; its metrics are at %s", c.URL, t.engine, t.metricsPath)
 		}
 	}
-	if full.Interval < 10*time.Millisecond {
-		wrong("--engine.interval is %v; it must be at least 10ms", c.Interval)
+	if full.Interval < MinInterval {
+		wrong("--engine.interval is %v; it must be at least %v", c.Interval, MinInterval)
 	}
-	if full.Timeout <= 0 || full.Timeout > full.Interval*9/10 {
+	// One that is not given follows from the interval.
+	if c.Timeout != 0 && (full.Timeout <= 0 || full.Timeout > full.Interval*9/10) {
 		wrong("--engine.timeout is %v; it must be above 0 and at most 90 %% of --engine.interval (%v)", c.Timeout, full.Interval)
 	}
 	for _, l := range []struct {

@@ -44,34 +44,36 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"no URL":           {func(c *Config) { c.URL = "" }, "--engine.url"},
-		"no scheme":        {func(c *Config) { c.URL = "localhost:8000" }, "--engine.url"},
-		"scheme":           {func(c *Config) { c.URL = "ftp://h" }, "--engine.url"},
-		"bad URL":          {func(c *Config) { c.URL = "http://h:port" }, "--engine.url"},
-		"password":         {func(c *Config) { c.URL = "http://u:secret@h" }, "--engine.header-file"},
-		"type":             {func(c *Config) { c.Type = "mlx" }, "auto, llamacpp, ray, sglang, tgi, triton, trtllm, vllm"},
-		"queue":            {func(c *Config) { c.Type, c.URL = TypeTRTLLM, "http://h:8000/metrics/" }, "/prometheus/metrics"},
-		"interval":         {func(c *Config) { c.Interval = time.Millisecond }, "--engine.interval"},
-		"timeout":          {func(c *Config) { c.Timeout = time.Second }, "--engine.timeout"},
-		"negative timeout": {func(c *Config) { c.Timeout = -1 }, "--engine.timeout"},
-		"sequences":        {func(c *Config) { c.MaxNumSeqs = -1 }, "--engine.max-num-seqs"},
-		"tokens":           {func(c *Config) { c.MaxNumBatchedTokens = -1 }, "--engine.max-num-batched-tokens"},
-		"cache":            {func(c *Config) { c.KVTokens = -1 }, "--engine.kv-tokens"},
-		"page":             {func(c *Config) { c.MaxPageBytes = -1 }, "bytes"},
-		"no token":         {func(c *Config) { c.BearerTokenFile = "none" }, "--engine.bearer-token-file"},
-		"empty token":      {func(c *Config) { c.BearerTokenFile = writeFile(t, "t", " \n") }, "holds no token"},
-		"token of lines":   {func(c *Config) { c.BearerTokenFile = writeFile(t, "t", "a\nb") }, "holds no token"},
-		"no headers":       {func(c *Config) { c.HeaderFile = "none" }, "--engine.header-file"},
-		"bad headers":      {func(c *Config) { c.HeaderFile = writeFile(t, "h", "X: 1\nsecret") }, "line 2"},
-		"no CA":            {func(c *Config) { c.TLS.CAFile = "none" }, "--engine.tls.ca-file"},
-		"empty CA":         {func(c *Config) { c.TLS.CAFile = writeFile(t, "ca", "x") }, "holds no certificate"},
-		"no key":           {func(c *Config) { c.TLS.CertFile = "x" }, "--engine.tls.key-file"},
-		"bad key":          {func(c *Config) { c.TLS.CertFile, c.TLS.KeyFile = "x", "y" }, "--engine.tls.cert-file"},
+		"no URL":             {func(c *Config) { c.URL = "" }, "--engine.url"},
+		"no scheme":          {func(c *Config) { c.URL = "localhost:8000" }, "--engine.url"},
+		"scheme":             {func(c *Config) { c.URL = "ftp://h" }, "--engine.url"},
+		"bad URL":            {func(c *Config) { c.URL = "http://h:port" }, "--engine.url"},
+		"password":           {func(c *Config) { c.URL = "http://u:secret@h" }, "--engine.header-file"},
+		"type":               {func(c *Config) { c.Type = "mlx" }, "auto, llamacpp, ray, sglang, tgi, triton, trtllm, vllm"},
+		"queue":              {func(c *Config) { c.Type, c.URL = TypeTRTLLM, "http://h:8000/metrics/" }, "/prometheus/metrics"},
+		"interval":           {func(c *Config) { c.Interval = time.Millisecond }, "--engine.interval"},
+		"an interval of 1ns": {func(c *Config) { c.Interval = 1 }, "--engine.interval is 1ns"},
+		"timeout":            {func(c *Config) { c.Timeout = time.Second }, "--engine.timeout"},
+		"negative timeout":   {func(c *Config) { c.Timeout = -1 }, "--engine.timeout"},
+		"sequences":          {func(c *Config) { c.MaxNumSeqs = -1 }, "--engine.max-num-seqs"},
+		"tokens":             {func(c *Config) { c.MaxNumBatchedTokens = -1 }, "--engine.max-num-batched-tokens"},
+		"cache":              {func(c *Config) { c.KVTokens = -1 }, "--engine.kv-tokens"},
+		"page":               {func(c *Config) { c.MaxPageBytes = -1 }, "bytes"},
+		"no token":           {func(c *Config) { c.BearerTokenFile = "none" }, "--engine.bearer-token-file"},
+		"empty token":        {func(c *Config) { c.BearerTokenFile = writeFile(t, "t", " \n") }, "holds no token"},
+		"token of lines":     {func(c *Config) { c.BearerTokenFile = writeFile(t, "t", "a\nb") }, "holds no token"},
+		"no headers":         {func(c *Config) { c.HeaderFile = "none" }, "--engine.header-file"},
+		"bad headers":        {func(c *Config) { c.HeaderFile = writeFile(t, "h", "X: 1\nsecret") }, "line 2"},
+		"no CA":              {func(c *Config) { c.TLS.CAFile = "none" }, "--engine.tls.ca-file"},
+		"empty CA":           {func(c *Config) { c.TLS.CAFile = writeFile(t, "ca", "x") }, "holds no certificate"},
+		"no key":             {func(c *Config) { c.TLS.CertFile = "x" }, "--engine.tls.key-file"},
+		"bad key":            {func(c *Config) { c.TLS.CertFile, c.TLS.KeyFile = "x", "y" }, "--engine.tls.cert-file"},
 	} {
 		c := good
 		test.change(&c)
 		err := c.Validate()
-		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
+		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") ||
+			c.Timeout == 0 && strings.Contains(err.Error(), "--engine.timeout is") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := New(c, slog.New(slog.DiscardHandler)); err == nil {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -36,6 +37,14 @@ func Longest(maxModelLen int) (Class, error) {
 	}
 	output := min(longestOutput, maxModelLen/2)
 	return Class{Name: "longest", Weight: 1, Prompt: FixedLength(maxModelLen - output), Output: FixedLength(output)}, nil
+}
+
+func builtinNames() []string {
+	var names []string
+	for _, c := range Builtin() {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // ClassSyntax is what ParseClass reads.
@@ -75,6 +84,9 @@ func ParseClass(text string) (Class, error) {
 		}
 	}
 	if err := c.Validate(); err != nil {
+		if validName(name) && !(c.Prompt.given() && c.Output.given()) {
+			err = fmt.Errorf("%w: give both, as in %s:prompt=512,output=256, or one of %s", err, name, strings.Join(builtinNames(), ", "))
+		}
 		return Class{}, err
 	}
 	return c, nil
@@ -130,6 +142,9 @@ func (c *Class) set(key, value string, given bool) error {
 func (l *Lengths) set(part, value string) error {
 	switch part {
 	case "":
+		if strings.HasPrefix(value, "-") {
+			return errors.New("want 1 token or more")
+		}
 		if strings.ContainsAny(value, "-@|") {
 			l.Distribution, l.Mean = Buckets, 0
 			return setBuckets(&l.Buckets, value)

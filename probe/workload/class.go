@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -90,9 +91,12 @@ func (c *Class) validate() error {
 			return fmt.Errorf("output: %w", err)
 		}
 	}
-	for _, s := range c.SLO {
+	for i, s := range c.SLO {
 		if err := s.Validate(); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(c.SLO[:i], func(o SLO) bool { return o.Metric == s.Metric && o.Percentile == s.Percentile }) {
+			return fmt.Errorf("slo %v: this metric and percentile have a bound already", s)
 		}
 	}
 	p := c.Prefix
