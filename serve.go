@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 	"golang.org/x/sync/errgroup"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
@@ -47,6 +49,7 @@ type serveFlags struct {
 	gpus          int
 	bandwidth     byteSize
 	once          bool
+	onceFor       time.Duration
 	output        string
 }
 
@@ -69,7 +72,8 @@ func addServe(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comm
 	count(c.Flag("model.gpus", "GPUs over which the model is spread.").Default("1"), &f.gpus)
 	c.Flag("gpu.memory-bandwidth", "Theoretical memory bandwidth of one GPU per second; read from its driver when 0; e.g. 3.35TB.").Default("0").SetValue(&f.bandwidth)
 	f.gpu, f.rules, f.curve = addGPUFlags(c, gpu.ModeAuto, ""), addRulesFlags(c), addCurveFlags(c, "; without one the headroom is an upper bound")
-	c.Flag("once", "Read the engine twice, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
+	c.Flag("once", "Read the engine until its rates are known, which takes some seconds, print its headroom and exit: status 0 if it is known, 1 if not.").BoolVar(&f.once)
+	c.Flag("once.for", "How long --once reads at most; with --curve.file it ends before that when the curve counts.").Default("15s").DurationVar(&f.onceFor)
 	c.Flag("output", "Format of --once: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")
 	return c, func(ctx context.Context, out io.Writer) error { return f.run(ctx, log, out) }
 }
@@ -91,6 +95,9 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	}
 	if f.gpus < 1 {
 		return usageError{fmt.Errorf("--model.gpus %d: must be 1 or more", f.gpus)}
+	}
+	if f.onceFor <= 0 {
+		return usageError{fmt.Errorf("--once.for %s: must be above 0", f.onceFor)}
 	}
 	if err := checkWebConfig(*f.web.WebConfigFile); err != nil {
 		return usageError{err}
@@ -127,7 +134,7 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 		config.Curve = curveFile
 	}
 	if f.once {
-		return once(ctx, config, gpus, f.output, out)
+		return once(ctx, config, gpus, f.onceFor, f.output, out)
 	}
 	p := &product{telemetryPath: f.telemetryPath, rules: f.rules, gpus: gpus, curve: curveFile, logger: logger}
 	if err := p.build(config); err != nil {
@@ -137,8 +144,9 @@ func (f *serveFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	return p.run(ctx, func(server *http.Server) error { return toolkit.ListenAndServe(server, f.web, logger) })
 }
 
-// once takes two readings, because rates need two, and prints the snapshot.
-func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, output string, out io.Writer) error {
+// once takes readings until what needs some time is known, at least two and no
+// longer than the limit allows, and prints the last snapshot.
+func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, limit time.Duration, output string, out io.Writer) error {
 	live, err := sidecar.New(config)
 	if err != nil {
 		return usageError{err}
@@ -147,13 +155,9 @@ func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, outpu
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return gpus.Run(ctx) })
-	live.Step(ctx)
-	select {
-	case <-ctx.Done():
-		return errHeadroomUnknown
-	case <-time.After(config.Interval):
+	if err := readOnce(ctx, live, config.Interval, limit); err != nil {
+		return err
 	}
-	live.Step(ctx)
 	cancel()
 	_ = group.Wait() // Why GPUs were not read stands in the snapshot.
 	snapshot := live.Snapshot()
@@ -173,6 +177,51 @@ func once(ctx context.Context, config sidecar.Config, gpus *gpu.Collector, outpu
 		}
 	}
 	return nil
+}
+
+// onceProgress is how far apart --once says how far it is.
+const onceProgress = 5 * time.Second
+
+// readOnce takes the readings of once.
+func readOnce(ctx context.Context, live *sidecar.Sidecar, interval, limit time.Duration) error {
+	began := time.Now()
+	said := began.Add(-onceProgress)
+	live.Step(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return errHeadroomUnknown
+		case <-time.After(interval):
+		}
+		live.Step(ctx)
+		snapshot := live.Snapshot()
+		if snapshot == nil || !awaited(snapshot) || time.Since(began)+interval > limit {
+			return nil
+		}
+		for i := range snapshot.Replicas {
+			c := &snapshot.Replicas[i].Curve
+			if c.Waiting() && time.Since(said) >= onceProgress {
+				said = time.Now()
+				say(fmt.Sprintf("the capacity curve does not count yet: %.0f of %d requests have ended; reading for another %.0f s (--once.for)",
+					orZero(c.Load.Mix.Completions), capacity.MinCompletions, (limit - time.Since(began)).Seconds()))
+			}
+		}
+	}
+}
+
+// awaited tells whether more readings would tell more: of the rates, or by the curve.
+func awaited(s *sidecar.Snapshot) bool {
+	return slices.ContainsFunc(s.Replicas, func(r sidecar.Replica) bool {
+		return r.State.Known() && (r.RateSpan < sidecar.MinRateSpan || r.Curve.Waiting())
+	})
+}
+
+// orZero is 0 of what is not known, for counting up.
+func orZero(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
 }
 
 // serveHTTP serves until the context ends, then lets requests under way finish.

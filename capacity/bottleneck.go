@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -32,8 +33,10 @@ func Bottlenecks() []Bottleneck {
 // Signs is what an engine and its GPU show over the last minutes. Times are in
 // seconds; NaN is unknown and speaks neither for nor against anything.
 type Signs struct {
-	// LoadRatio is rate against knee.
+	// LoadRatio is live load against capacity, LoadBasis what it is a share of in
+	// words; empty is the knee.
 	LoadRatio float64
+	LoadBasis string
 	// TTFT and ITL at the percentile of their SLO, and its bounds.
 	TTFT, TTFTBound, ITL, ITLBound float64
 	// TTFTMean, and the mean times of a request in the queue, in prefill and in decode.
@@ -64,7 +67,7 @@ type Signs struct {
 // UnknownSigns has nothing known.
 func UnknownSigns() Signs {
 	u := math.NaN()
-	return Signs{u, u, u, u, u, u, u, u, u, UnknownStepShares(), u, u, u, u, u, u, false, u, u, u, u, u}
+	return Signs{u, "", u, u, u, u, u, u, u, u, UnknownStepShares(), u, u, u, u, u, u, false, u, u, u, u, u}
 }
 
 // Attribution is what limits an engine, and why it is said to.
@@ -294,7 +297,7 @@ func (s *Signs) idle() (a Attribution, settled bool) {
 	case ttft > 1 || itl > 1 || s.Preempted > PreemptionLimit:
 		return a, false
 	case s.LoadRatio < lowLoad:
-		return none("the load is %s of the knee", percent(s.LoadRatio))
+		return none("the load is %s of %s", percent(s.LoadRatio), cmp.Or(s.LoadBasis, "the knee"))
 	case s.LoadRatio >= lowLoad || s.Waiting >= 1:
 		return a, false
 	case !math.IsNaN(s.Waiting):

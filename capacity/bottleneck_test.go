@@ -94,6 +94,7 @@ func attributionCases() []attributionCase {
 		{"heat", healthy(func(s *capacity.Signs) { s.Throttled, s.KVUsage, s.Waiting = 0.4, 0.97, 20 }), capacity.BottleneckThrottled, "40 % of the time"},
 		{"clocks capped", healthy(func(s *capacity.Signs) { s.ClockRatio, s.ITL, s.StepRate = 0.8, 0.06, 24 }), capacity.BottleneckThrottled, "80 % of that of the curve"},
 		{"a low load", healthy(func(s *capacity.Signs) { s.LoadRatio, s.Throttled, s.BandwidthSaturation = 0.3, 0.5, 0.9 }), capacity.BottleneckNone, "30 % of the knee"},
+		{"a low load of another limit", healthy(func(s *capacity.Signs) { s.LoadRatio, s.LoadBasis = 0.3, "the sequence slots" }), capacity.BottleneckNone, "30 % of the sequence slots"},
 		{"a low load that is too slow", healthy(func(s *capacity.Signs) { s.LoadRatio, s.Throttled, s.ITL = 0.3, 0.5, 0.08 }), capacity.BottleneckThrottled, ""},
 		{"nothing waits", signs(func(s *capacity.Signs) { s.Waiting, s.KVUsage = 0, 0.95 }), capacity.BottleneckNone, "no request waits"},
 		{"latencies within bounds", signs(func(s *capacity.Signs) { s.TTFT, s.TTFTBound, s.ITL, s.ITLBound = 1, 2, 0.04, 0.05 }), capacity.BottleneckNone, "TTFT is at 50 % of its bound and ITL at 80 %"},

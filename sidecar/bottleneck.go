@@ -72,12 +72,25 @@ func signsOf(gpus gpu.Snapshot, ranks int) gpuSigns {
 	return g
 }
 
+// loadBases say in words what a load ratio under each constraint is a share of.
+var loadBases = [capacity.NumConstraints]string{
+	capacity.Curve:         "the knee",
+	capacity.SequenceSlots: "the sequence slots",
+	capacity.TokenSlots:    "the usable token slots",
+	capacity.TokenBudget:   "the token budget of a step",
+	capacity.Queue:         "the time that requests may wait",
+	capacity.LoRA:          "the LoRA adapters that fit",
+}
+
 // attribute says what limits a rank, by its last minute.
 func (s *Sidecar) attribute(r *rank, rep *Replica, held heldCurve) capacity.Attribution {
 	recent := r.window.last(rateWindow)
 	over := func(gauge func(*reading) float64) float64 { return mean(recent, gauge) }
 	signs := capacity.UnknownSigns()
 	signs.LoadRatio = rep.LoadRatio
+	if _, largest := rep.LoadRatios.Max(); largest != capacity.NoConstraint {
+		signs.LoadBasis = loadBases[largest]
+	}
 	signs.TTFT, signs.ITL = r.mix.percentiles(s.config.SLO.Objective)
 	signs.TTFTBound = s.config.SLO.TimeToFirstToken.Seconds()
 	if s.config.SLO.TokenLatency > 0 {

@@ -66,12 +66,24 @@ func unknownCurve(reasons ...string) CurveStatus {
 	return CurveStatus{
 		Reasons: reasons,
 		Load: curve.Load{
-			Ratio: n, Estimate: n, Watermark: n, Knee: n, Coverage: n,
-			Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(), Mix: capacity.Mix{Source: capacity.MixNone},
+			Ratio: n, Estimate: n, Watermark: n, Low: n, High: n, Knee: n, Coverage: n,
+			Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(), Mix: capacity.Mix{Source: capacity.MixNone, Coverage: n, Completions: n},
 		},
 		OfferedRequests: n, CorrectionFactor: n, TTFTRatio: n, ITLRatio: n,
-		Burstiness: capacity.Burstiness{BinSeconds: n, Dispersion: n, Shape: n, ShapeError: n},
+		Burstiness: capacity.NewBurstiness(nil),
 	}
+}
+
+// Waiting tells that the curve does not count only because too little was seen
+// yet: more readings may mend it.
+func (c *CurveStatus) Waiting() bool {
+	return !c.Valid && slices.ContainsFunc(c.Reasons, func(reason string) bool {
+		switch capacity.Reason(reason) {
+		case capacity.ReasonRatesUnknown, capacity.ReasonNoTraffic, capacity.ReasonNotAdmitted, capacity.ReasonFewCompletions:
+			return true
+		}
+		return false
+	})
 }
 
 // unread is the curve's status while the rank's readings cannot be trusted.

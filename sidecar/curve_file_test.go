@@ -55,7 +55,7 @@ func TestCurveFileIsFollowed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "second", ""},
-		{"a bad one", func(t *testing.T, _, path string) { write(t, path, []byte(`{"schema": "capacity-curve/v1",`)) }, "first", "unexpected"},
+		{"a bad one", func(t *testing.T, _, path string) { write(t, path, []byte(`{"schema": "capacity-curve/v1",`)) }, "first", "reading the curve"},
 		{"of another form", func(t *testing.T, _, path string) {
 			write(t, path, bytes.Replace(second, []byte(`"peak_reserve_ratio"`), []byte(`"peak_reserve"`), 1))
 		}, "first", "peak_reserve"},

@@ -12,6 +12,10 @@ import (
 	"headroom_exporter/rules"
 )
 
+// MinRateSpan is the least span of readings that a rate is told of: over less, one
+// prompt that ends between two readings would look like a spike.
+const MinRateSpan = 3 * time.Second
+
 // Windows over which readings are averaged.
 const (
 	// rateWindow is the span of rates and latencies.
@@ -370,8 +374,10 @@ func (s *Sidecar) missing(rep *Replica, er *engine.Rank) []string {
 	} else if er.BatchedTokens.Source == "default" {
 		reasons = append(reasons, fmt.Sprintf("the token budget is the engine's documented default (%.0f), not read from it: set --engine.max-num-batched-tokens", er.BatchedTokens.Value))
 	}
-	if math.IsNaN(lr[capacity.Queue]) {
+	if math.IsNaN(rep.RequestsWaiting) {
 		reasons = append(reasons, "queue unknown: the engine exports no waiting requests")
+	} else if math.IsNaN(lr[capacity.Queue]) {
+		reasons = append(reasons, "queue unknown: requests wait, and since when is not known yet")
 	}
 	if len(rep.Bandwidth) == 0 {
 		reasons = append(reasons, "memory bandwidth saturation unknown: no GPU measures it; for an estimate set --gpu.memory-bandwidth unless the GPU's driver tells it, and either run the engine with --enable-mfu-metrics or set --model.weight-bytes and --model.kv-bytes-per-token")

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
@@ -258,7 +259,7 @@ func (s *Sidecar) rank(modelName, engineRank string) *rank {
 	defer s.historyMutex.Unlock()
 	key := rankKey{modelName, engineRank}
 	if s.ranks[key] == nil {
-		s.ranks[key] = &rank{window: window{span: stockWindow}}
+		s.ranks[key] = &rank{window: window{span: stockWindow}, burstiness: capacity.NewBurstiness(nil)}
 	}
 	return s.ranks[key]
 }

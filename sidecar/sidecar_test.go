@@ -296,10 +296,12 @@ func TestEngineGoneAndBack(t *testing.T) {
 		run(s, 2, func(int) { f.ranks[0].second(1, 100, 50, 50) })
 		r = s.Snapshot().Replicas[0]
 		near(t, "headroom after two polls", r.HeadroomRatio, 0.75)
-		near(t, "offered after two polls", r.Rates.OfferedRequests, 1)
+		near(t, "offered after two polls", r.Rates.OfferedRequests, nan)
 		if r.State != engine.StateOK {
 			t.Errorf("state after two polls = %v", r.State)
 		}
+		run(s, 3, func(int) { f.ranks[0].second(1, 100, 50, 50) })
+		near(t, "offered after five polls", s.Snapshot().Replicas[0].Rates.OfferedRequests, 1)
 	})
 }
 
@@ -594,7 +596,7 @@ func TestPeakBandwidth(t *testing.T) {
 					c.GPU = &fakeGPU{snapshot: test.snapshot}
 					c.Model = sidecar.Model{WeightBytes: 10e9, KVBytesPerToken: 1, GPUs: 1, PeakBandwidth: test.configured}
 				})
-				run(s, 3, func(int) { f.ranks[0].running = 1; f.ranks[0].second(1, 10, 10, 50) })
+				run(s, 4, func(int) { f.ranks[0].running = 1; f.ranks[0].second(1, 10, 10, 50) })
 				got := nan
 				for _, b := range s.Snapshot().Replicas[0].Bandwidth {
 					if b.Source == "model" {

@@ -103,7 +103,8 @@ type Replica struct {
 	RequestsRunning          float64
 	RequestsWaiting          float64
 	// RateSpan is the time over which Rates and Latencies were taken: the last
-	// minute, or less until there is a minute of readings.
+	// minute, or less until there is a minute of readings. Rates are not known
+	// before MinRateSpan.
 	RateSpan  time.Duration
 	Rates     Rates
 	Latencies Latencies

@@ -63,7 +63,7 @@ func (w *mixWindow) clear() { *w = mixWindow{steps: w.steps[:0]} }
 
 // traffic is that of the last capacity.MixWindow, or of as much more, up to
 // capacity.MixWindowMax, as capacity.MinCompletions need. Its Requests are not
-// known here. Nothing is known before two readings.
+// known here. Nothing is known before MinRateSpan of readings.
 func (w *mixWindow) traffic() capacity.Traffic {
 	nan := math.NaN()
 	t := capacity.Traffic{Requests: nan, Admitted: nan, PromptTokens: nan, ComputedPromptTokens: nan, GenerationTokens: nan, Completions: nan}
@@ -74,7 +74,7 @@ func (w *mixWindow) traffic() capacity.Traffic {
 	for from > 0 && w.newest.finished-w.steps[from].finished < capacity.MinCompletions {
 		from--
 	}
-	if from < 0 || !w.newest.at.After(w.steps[from].at) {
+	if from < 0 || w.newest.at.Sub(w.steps[from].at) < MinRateSpan {
 		return t
 	}
 	a, b := &w.steps[from], &w.newest
@@ -117,11 +117,15 @@ var recentSpans = []time.Duration{2 * time.Second, 5 * time.Second, 15 * time.Se
 
 // arrivalRate is the rate at which requests arrive now; NaN when it is not known.
 func (w *window) arrivalRate() float64 {
+	long := arrivals(w.last(arrivalSpan))
+	if long.Seconds < MinRateSpan.Seconds() {
+		return math.NaN()
+	}
 	recent := make([]capacity.Arrivals, len(recentSpans))
 	for i, span := range recentSpans {
 		recent[i] = arrivals(w.last(span))
 	}
-	return capacity.OfferedRate(arrivals(w.last(arrivalSpan)), recent...)
+	return capacity.OfferedRate(long, recent...)
 }
 
 // arrivals counts the requests that arrived over the readings, as offeredRequests does.

@@ -107,9 +107,13 @@ func increase(rs []reading, counter func(*reading) float64) (delta, seconds floa
 	return counter(last) - counter(first), last.at.Sub(first.at).Seconds()
 }
 
-// rate returns a counter's increase per second over the readings.
+// rate returns a counter's increase per second over the readings; NaN when they
+// span less than MinRateSpan.
 func rate(rs []reading, counter func(*reading) float64) float64 {
 	delta, seconds := increase(rs, counter)
+	if seconds < MinRateSpan.Seconds() {
+		return math.NaN()
+	}
 	return delta / seconds
 }
 
@@ -171,7 +175,7 @@ const minAdmissions = 3
 // because without a queue it is the demand, not what the engine can do; too
 // little of that, and the rate of the last recent seconds stands in. When
 // nothing at all was admitted, what waits has waited at least since the queue
-// formed, and that is the answer.
+// formed, and that is the answer; one reading alone tells nothing of that.
 func backlogSeconds(rs []reading, recent time.Duration) float64 {
 	if len(rs) == 0 {
 		return math.NaN()
@@ -193,6 +197,9 @@ func backlogSeconds(rs []reading, recent time.Duration) float64 {
 	w := window{readings: rs}
 	if admitted, seconds := increase(w.last(recent), admittedRequests); admitted >= minAdmissions {
 		return newest.waiting * seconds / admitted
+	}
+	if len(rs) == 1 {
+		return math.NaN()
 	}
 	since := newest.at
 	for i := len(rs) - 1; i >= 0 && rs[i].waiting > 0; i-- {

@@ -140,6 +140,26 @@ func TestDescribeLoad(t *testing.T) {
 }
 
 // Every code that the curve gives has words of its own.
+// Who gave a curve that does not count is not told a headroom as if it did.
+func TestUnusedCurveIsSaid(t *testing.T) {
+	s := build(inForce)
+	r := &s.Replicas[0]
+	if text := summarize(r); strings.Contains(text, "not used") {
+		t.Errorf("of a curve that counts: %q", text)
+	}
+	r.Curve.Valid, r.Curve.Reasons = false, []string{string(capacity.ReasonFewCompletions)}
+	if text := summarize(r); !strings.Contains(text, " % headroom by the engine's limits alone, the capacity curve is not used") {
+		t.Errorf("of one that does not: %q", text)
+	}
+	var b strings.Builder
+	if err := WriteText(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	if want := curveReasonWords[string(capacity.ReasonFewCompletions)]; !strings.Contains(b.String(), want) {
+		t.Errorf("the report does not say %q:\n%s", want, b.String())
+	}
+}
+
 func TestReasonsHaveWords(t *testing.T) {
 	for _, code := range []string{
 		sidecar.ReasonNoCurve, sidecar.ReasonIdentityUnknown, sidecar.ReasonRanksUnknown, sidecar.StaleDrift, "age",

@@ -26,7 +26,7 @@ What ` + "`/metrics`" + ` says, read off the newest snapshot: a scrape asks neit
 Times are in seconds, sizes in bytes, shares are ratios (1 is all of it).
 **What is not known has no series**; it is never 0. ` + "`/api/v1/headroom`" + ` says why it is not known.
 ` + "`model_name` and `engine`" + ` (the data-parallel rank) are the engine's own labels; pod, namespace and node come from the scrape.
-Rates and mean latencies are over the last minute, or over what there is of it.
+Rates and mean latencies are over the last minute, or over what there is of it; rates are not there before 3 s of readings.
 What the recording rules add stands in [rules.md](rules.md); ` + "`go_*`, `process_*` and `headroom_exporter_build_info`" + ` are those of every Prometheus exporter in Go; ` + "`headroom_exporter_rules_skipped_snapshots_total`" + ` counts snapshots that the rules did not get.
 A one-rank engine without a GPU has fewer than 300 series, those of the Go runtime and the process included.
 `)

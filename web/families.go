@@ -135,7 +135,7 @@ var groups = []group{
 						add(r.Curve.ITLRatio, "inter_token_latency")
 					}
 				})},
-			{"headroom_curve_arrival_dispersion_ratio", gauge, "How bursty arrivals are: variance / mean of their counts, 1 when they are random.",
+			{"headroom_curve_arrival_dispersion_ratio", gauge, "How bursty arrivals are: variance / mean of their counts, 1 when they are random. Not there before at least 60 s of arrivals.",
 				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.Burstiness.Dispersion })},
 		},
 	},

@@ -76,6 +76,9 @@ func writeReplica(w io.Writer, r *sidecar.Replica) {
 	if r.State.Known() {
 		if n := curveNotice(r.Curve); n != nil && !math.IsNaN(r.HeadroomRatio) {
 			fmt.Fprintf(w, "  %s\n", n.Title)
+			if r.Curve.Curve != nil {
+				fmt.Fprintf(w, "  %s\n", n.Text)
+			}
 		}
 		writeNumbers(w, r)
 	}

@@ -99,6 +99,9 @@ func summarize(r *sidecar.Replica) string {
 		return "Headroom is not known"
 	case percent(-h) != percent(0) && h < 0:
 		parts = append(parts, percent(-h)+" over full")
+	case r.Curve.Curve != nil && !r.Curve.Valid:
+		// Who gave a curve must not take the engine's limits for it.
+		parts = append(parts, percent(math.Abs(h))+" headroom by the engine's limits alone, the capacity curve is not used")
 	default:
 		parts = append(parts, percent(math.Abs(h))+" headroom")
 	}

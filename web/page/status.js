@@ -93,7 +93,11 @@ function drawLeft(left) {
   ]);
 }
 
-function drawBars(r, watermark) {
+// watermarkOf is where a replica's stable zone ends: at its curve's own watermark while that counts.
+const watermarkOf = (r, usual) => r.curve?.valid && known(r.curve.watermark_ratio) ? r.curve.watermark_ratio : usual;
+
+function drawBars(r, usual) {
+  const watermark = watermarkOf(r, usual);
   const names = Object.keys(constraintNames);
   const value = (name) => r.load_ratio[name];
   // The binding constraint first, then as listed, what is not known last.
@@ -114,8 +118,8 @@ function drawBars(r, watermark) {
     return row;
   }).forEach((row, i) => {
     const v = value(order[i]), binding = order[i] === r.binding_constraint;
-    // The curve has a watermark of its own.
-    const stable = order[i] === "curve" && known(r.curve?.watermark_ratio) ? r.curve.watermark_ratio : watermark;
+    // The other constraints have the usual watermark.
+    const stable = order[i] === "curve" ? watermark : usual;
     row.dataset.zone = zoneOf(v, stable);
     row.className = binding ? "binding" : known(v) ? "" : "none";
     const [label, track, number] = row.children;
@@ -253,7 +257,8 @@ function drawCapacityCurve(text) {
 
 function drawCurves(body) {
   const columns = body.replicas[0] || null, end = Date.parse(body.time);
-  for (const drawChart of charts) drawChart(columns, end, view.answer.watermark_ratio);
+  const r = chosenReplica(), usual = view.answer.watermark_ratio, watermark = r ? watermarkOf(r, usual) : usual;
+  for (const drawChart of charts) drawChart(columns, end, watermark);
 }
 
 // tick asks once. Only the asking may fail: what the server does not answer is said, and the last answer stays in sight.
