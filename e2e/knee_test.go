@@ -131,14 +131,17 @@ func (s *kneeSearch) stored() []string {
 	}
 	var names []string
 	for line := range bytes.Lines(b) {
-		var l struct{ Schema, Load string }
+		var l struct {
+			Schema, Load string
+			Void         bool
+		}
 		if !bytes.HasSuffix(line, []byte("\n")) {
 			continue // as a killed process leaves it
 		}
 		if err := json.Unmarshal(line, &l); err != nil {
 			s.t.Fatalf("line %.100q of what was kept: %v", line, err)
 		}
-		if l.Schema == "" {
+		if l.Schema == "" && !l.Void {
 			names = append(names, l.Load)
 		}
 	}
