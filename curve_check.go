@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,7 +37,7 @@ func addCurveCheck(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, c
 }
 
 func (f *checkFlags) run(ctx context.Context, out io.Writer) error {
-	c, err := curve.ReadFile(f.path)
+	c, err := readCurve(f.path)
 	if err != nil {
 		return usageError{err}
 	}
@@ -53,9 +54,26 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("printing the check: %w", err)
 	}
 	if !result.check.Valid {
-		return fmt.Errorf("%s does not hold for this engine: %s", f.path, sentence(result.check.Hard))
+		return fmt.Errorf("%s does not hold for this engine: %s", f.path, result.invalid())
 	}
 	return nil
+}
+
+// invalid is why the curve does not hold.
+func (r *checked) invalid() string {
+	reasons := sentence(r.check.Hard)
+	if !r.check.Future {
+		return reasons
+	}
+	if reasons != "" {
+		reasons += ", "
+	}
+	return reasons + futureText(r.curve)
+}
+
+// futureText says of a curve that it was measured in the future.
+func futureText(c *curve.Curve) string {
+	return "finished is " + c.Finished.UTC().Format(time.RFC3339) + ", in the future: that time, or the clock here, is wrong"
 }
 
 func sentence(differences []curve.Difference) string {
@@ -79,19 +97,33 @@ func (r *checked) writeText(w io.Writer) error {
 	if !r.check.Valid {
 		verdict = "does not hold"
 	}
-	age := r.check.Age.Round(time.Hour)
-	fmt.Fprintf(w, "%s %s for %s\nmeasured %s, %d days %d hours ago", r.path, verdict, r.url,
-		r.curve.Finished.UTC().Format("2006-01-02 15:04 UTC"), age/(24*time.Hour), age%(24*time.Hour)/time.Hour)
+	rows := r.rows()
+	fmt.Fprintf(w, "%s %s for %s%s\n", r.path, verdict, r.url, r.extent(rows))
+	if r.check.Future {
+		fmt.Fprint(w, futureText(r.curve))
+	} else {
+		age := r.check.Age.Round(time.Hour)
+		fmt.Fprintf(w, "measured %s, %d days %d hours ago", r.curve.Finished.UTC().Format("2006-01-02 15:04 UTC"), age/(24*time.Hour), age%(24*time.Hour)/time.Hour)
+	}
 	if stale := r.check.Stale(); len(stale) > 0 {
 		fmt.Fprintf(w, "; measure again: %s", strings.Join(stale, ", "))
 	}
 	fmt.Fprint(w, "\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "field\tstored\tlive\tverdict")
-	for _, row := range r.rows() {
+	for _, row := range rows {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", row.Field, orDash(row.Stored), orDash(row.Live), row.verdict)
 	}
 	return t.Flush()
+}
+
+// extent says how little a curve that holds was compared by, when that was the model alone.
+func (r *checked) extent(rows []fieldRow) string {
+	compared := slices.ContainsFunc(rows, func(row fieldRow) bool { return row.Field != "model" && row.Stored != "" && row.Live != "" })
+	if compared || !r.check.Valid {
+		return ""
+	}
+	return " as far as is known: only the model could be compared"
 }
 
 func orDash(text string) string {

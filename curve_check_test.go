@@ -13,6 +13,7 @@ import (
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
+	"headroom_exporter/probe/knee"
 )
 
 // curveCommandOf runs a subcommand of curve.
@@ -117,6 +118,62 @@ func TestCurveCheckUnreadable(t *testing.T) {
 		if status != 2 || out != "" || !strings.Contains(errOut, tt.want) || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%s at %s: status %d, %q; want %q in one line", tt.path, tt.url, status, errOut, tt.want)
 		}
+	}
+}
+
+// What a person may take for a curve, or a curve for sound, and is not.
+func TestCurveFilesThatAreNone(t *testing.T) {
+	path, c := exampleCurve(t)
+	folder := t.TempDir()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) string {
+		file := filepath.Join(folder, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	cut, _, _ := strings.Cut(string(raw), ".08,")
+	c.Finished = time.Now().AddDate(72, 0, 0)
+	var b bytes.Buffer
+	if err := c.Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		file   string
+		status int
+		want   string
+	}{
+		{write("empty.json", ""), exitUsage, "the file is empty"},
+		{write("cut.json", cut+"."), exitUsage, "the file is cut off here"},
+		{write("curve.json.partial", `{"schema": "`+knee.JournalSchema+`", "config": "ab"}`+"\n{}\n"), exitUsage, "a search left that did not end, not a curve: the same probe command with --resume"},
+		{write("future.json", b.String()), exitFailed, "in the future"},
+	} {
+		if status, _, errOut := curveCommandOf("show", tt.file); status != tt.status || !strings.Contains(errOut, tt.want) || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%s: status %d, %s", tt.file, status, errOut)
+		}
+	}
+	url := captured(t, "vllm-0.32-idle.prom")
+	status, out, errOut := curveCommandOf("check", filepath.Join(folder, "future.json"), "--engine.url="+url, "--gpu.nvml=off", "--identity=model="+c.Identity.Model)
+	if status != exitFailed || !strings.Contains(errOut, "in the future") || strings.Contains(out, "ago") {
+		t.Errorf("check: status %d, %s\n%s", status, errOut, out)
+	}
+	// With the model alone known of the file, little is said.
+	c.Finished, c.Identity = time.Now(), curve.Identity{Model: "tiny"}
+	c.ID = c.Identity.ID()
+	b.Reset()
+	if err := c.Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	status, out, _ = curveCommandOf("check", write("little.json", b.String()), "--engine.url="+url, "--gpu.nvml=off")
+	if headline, _, _ := strings.Cut(out, "\n"); status != exitOK || !strings.HasSuffix(headline, "only the model could be compared") {
+		t.Errorf("check: status %d\n%s", status, out)
+	}
+	if _, out, _ = curveCommandOf("check", filepath.Join(folder, "little.json"), "--engine.url="+url, "--gpu.nvml=off", "-o", "json"); !strings.Contains(out, `"stored": null`) || strings.Contains(out, `"stored": ""`) {
+		t.Errorf("check as JSON:\n%s", out)
 	}
 }
 

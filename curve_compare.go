@@ -89,7 +89,7 @@ func readCurves(paths ...string) ([]*curve.Curve, error) {
 		if path == "" {
 			continue
 		}
-		c, err := curve.ReadFile(path)
+		c, err := readCurve(path)
 		if err != nil {
 			return nil, err
 		}

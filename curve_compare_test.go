@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 )
 
@@ -38,6 +39,15 @@ func TestCurveCompare(t *testing.T) {
 	})
 	other := write("other.json", func(c *curve.Curve) { c.Identity.Model = "another" })
 	workload := write("workload.json", func(c *curve.Curve) { c.Workload.Hash = strings.Repeat("0", 64) })
+	closed := write("closed.json", func(c *curve.Curve) {
+		c.Mixes = nil
+		for i := range c.Classes {
+			for k := range c.Classes[i].Studies {
+				s := &c.Classes[i].Studies[k]
+				s.Knee, s.SafeRate, s.Status = nil, capacity.Unknown(), curve.StatusInterrupted
+			}
+		}
+	})
 	broken := filepath.Join(folder, "broken.json")
 	if err := os.WriteFile(broken, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
@@ -61,6 +71,7 @@ func TestCurveCompare(t *testing.T) {
 		{[]string{example, other}, exitUsage, "Release gate not comparable", "not comparable: model"},
 		{[]string{example, workload}, exitUsage, "not comparable", "--allow-different-workload"},
 		{[]string{example, workload, "--allow-different-workload"}, exitOK, "passed", ""},
+		{[]string{closed, closed}, exitUsage, "Release gate not comparable", "no class or mix of the base has a knee"},
 		{[]string{example, broken}, exitUsage, "", broken},
 		{[]string{example, filepath.Join(folder, "none.json")}, exitUsage, "", "none.json"},
 		{[]string{example, example, "--base-again=" + example}, exitUsage, "", "needed together"},

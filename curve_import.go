@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -12,7 +13,13 @@ import (
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/capacity/curve/importer"
+	"headroom_exporter/collector/engine"
 )
+
+// engineTypes are those that are told apart.
+var engineTypes = []engine.Type{
+	engine.TypeVLLM, engine.TypeRay, engine.TypeSGLang, engine.TypeTRTLLM, engine.TypeTriton, engine.TypeTGI, engine.TypeLlamaCpp,
+}
 
 // importFlags are the flags of curve import.
 type importFlags struct {
@@ -60,6 +67,9 @@ func (f *importFlags) run(out io.Writer) error {
 	c, err := importer.Import(f.files, f.options)
 	if err != nil {
 		return usageError{err}
+	}
+	if t := c.Identity.EngineType; t != "" && !slices.Contains(engineTypes, engine.Type(t)) {
+		c.Notes = append(c.Notes, fmt.Sprintf("engine_type %s is none that is known here: no engine that is read is ever of it", t))
 	}
 	if err := writeOutput(f.out, f.force, c.Encode); err != nil {
 		return err

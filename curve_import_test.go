@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"headroom_exporter/capacity/curve"
+	"headroom_exporter/probe/workload"
 )
 
 func TestCurveImport(t *testing.T) {
@@ -42,6 +44,28 @@ func TestCurveImport(t *testing.T) {
 	}
 
 	slo := "--slo=ttft:p99:1s"
+	copied := filepath.Join(t.TempDir(), "copy.json")
+	raw, err := os.ReadFile(rate("4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(copied, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for engine, noted := range map[string]bool{"vllm": false, "foo": true} {
+		status, out, _ := command(rate("4"), slo, "--force", "--identity=engine_type="+engine)
+		if got := strings.Contains(out, "engine_type "+engine+" is none that is known"); status != exitOK || got != noted {
+			t.Errorf("engine %s: status %d\n%s", engine, status, out)
+		}
+	}
+	// The probe and the import take the same names.
+	for _, name := range []string{"../a", "a b", "", strings.Repeat("a", 65), "a/b", "ä", "chat", "Chat_1.x-y", strings.Repeat("a", 64)} {
+		class := workload.Class{Name: name, Weight: 1, Prompt: workload.FixedLength(1), Output: workload.FixedLength(1)}
+		status, _, errOut := command(rate("4"), slo, "--force", "--class="+name)
+		if want := class.Validate(); (want == nil) != (status == exitOK) || want != nil && !strings.Contains(errOut, want.Error()) {
+			t.Errorf("%q: status %d, %s; the probe says %v", name, status, errOut, want)
+		}
+	}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -56,6 +80,10 @@ func TestCurveImport(t *testing.T) {
 		{[]string{rate("4"), slo, "--force", "--peak-reserve=1"}, "--peak-reserve is 1"},
 		{[]string{"none.json", slo, "--force"}, "none.json: opening the result file"},
 		{[]string{rate("4"), slo, "--force", "--class= "}, "name"},
+		{[]string{rate("4"), rate("10"), filepath.Join(data, "vllm-bench", "..", "vllm-bench", "rate-4.json"), slo, "--force"}, "rate-4.json is given twice"},
+		{[]string{rate("4"), copied, slo, "--force"}, "copy.json holds the same run as"},
+		{[]string{rate("4"), slo, "--force", "--identity=kv_tokens=1e300"}, "kv_tokens is 1e+300, want at most 1e+12"},
+		{[]string{rate("4"), slo, "--force", "--identity=gpu_memory_utilization=90"}, "want at most 1"},
 	} {
 		status, _, errOut := command(test.args...)
 		if status != exitUsage || !strings.Contains(errOut, test.want) || strings.Count(errOut, "\n") != 1 {

@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"headroom_exporter/capacity/curve"
+	"headroom_exporter/probe/knee"
 	"headroom_exporter/probe/report"
 )
 
@@ -17,10 +20,10 @@ const pipeWidth = 100
 
 func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("show", "Show a curve file: what it was measured on, safe rates, knees, a picture, and what it rests on.")
-	path := c.Arg("file", "Curve file.").Required().String()
+	path := c.Arg("file", "Curve file; - is standard input.").Required().String()
 	output := c.Flag("output", "Format: text, json, markdown or html.").Short('o').Default("text").Enum("text", "json", "markdown", "html")
 	return c, func(_ context.Context, out io.Writer) error {
-		found, err := curve.ReadFile(*path)
+		found, err := readCurve(*path)
 		if err != nil {
 			return usageError{err}
 		}
@@ -36,8 +39,39 @@ func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, co
 		if err := show(out, found); err != nil {
 			return fmt.Errorf("showing %s: %w", *path, err)
 		}
+		if found.Future(time.Now()) {
+			return fmt.Errorf("%s: %s", *path, futureText(found))
+		}
 		return nil
 	}
+}
+
+// readCurve reads a curve file; - is standard input. Of what a search left that
+// did not end, the error says how to go on with it.
+func readCurve(path string) (*curve.Curve, error) {
+	if path == "-" {
+		c, err := curve.Decode(os.Stdin)
+		if err != nil {
+			return nil, fmt.Errorf("standard input: %w", err)
+		}
+		return c, nil
+	}
+	c, err := curve.ReadFile(path)
+	if err != nil && isJournal(path) {
+		return nil, fmt.Errorf("%s: this is what a search left that did not end, not a curve: the same probe command with --resume goes on with it and writes the curve", path)
+	}
+	return c, err
+}
+
+// isJournal tells whether a file begins as a search's journal does.
+func isJournal(path string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	var h knee.JournalHeader
+	return json.NewDecoder(io.LimitReader(file, 1<<20)).Decode(&h) == nil && h.Schema == knee.JournalSchema
 }
 
 func addCurveSchema(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
