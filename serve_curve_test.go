@@ -53,7 +53,7 @@ func TestServeRefusesABadCurve(t *testing.T) {
 	}
 }
 
-// --once says of a curve that it was given, and why it does not count after two readings.
+// --once says of a curve that it was given, and counts an idle engine by it.
 func TestOnceWithACurve(t *testing.T) {
 	url := simulatedEngine(t, untouched)
 	path := filepath.Join(t.TempDir(), "curve.json")
@@ -83,6 +83,34 @@ func TestOnceWithACurve(t *testing.T) {
 		if strings.HasPrefix(reason, "identity_") {
 			t.Errorf("the engine is not the one of its curve: %s", reason)
 		}
+	}
+}
+
+// A curve that does not count in the time of --once is said not to: in the text,
+// and with its reasons in the JSON.
+func TestOnceWithACurveThatDoesNotCount(t *testing.T) {
+	url := simulatedEngine(t, untouched)
+	path := filepath.Join(t.TempDir(), "curve.json")
+	if err := os.WriteFile(path, demoCurveFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for format, want := range map[string][]string{
+		"text": {"by the engine's limits alone, the capacity curve is not used", "Why: "},
+		"json": {`"valid": false`, `"identity_model"`, "by the engine's limits alone"},
+	} {
+		t.Run(format, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			// Another model is no matter of waiting.
+			args := []string{"serve", "--gpu.nvml=off", "--once", "--once.for=1h", "-o", format, "--engine.url", url, "--curve.file", path, "--identity", "model=another"}
+			if status := run(t.Context(), args, &out, &errOut); status != 0 {
+				t.Errorf("exit status %d: %s", status, errOut.String())
+			}
+			for _, text := range want {
+				if !strings.Contains(out.String(), text) {
+					t.Errorf("it does not say %q: %s", text, out.String())
+				}
+			}
+		})
 	}
 }
 

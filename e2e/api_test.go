@@ -51,7 +51,14 @@ type replica struct {
 		Waiting *float64 `json:"waiting"`
 	} `json:"requests"`
 	Rates   map[string]*float64 `json:"rates"`
+	Curve   replicaCurve        `json:"curve"`
 	Reasons []string            `json:"reasons"`
+}
+
+// replicaCurve is what the capacity curve says of a replica.
+type replicaCurve struct {
+	Valid          bool     `json:"valid"`
+	WatermarkRatio *float64 `json:"watermark_ratio"`
 }
 
 type occupancy struct {

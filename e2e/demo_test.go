@@ -63,7 +63,7 @@ func TestDemoMovesThroughTheZones(t *testing.T) {
 		if r.Zone == nil || *r.Zone == "unknown" {
 			return fmt.Errorf("zone is %v with a headroom of %v", value(r.Zone), *r.HeadroomRatio)
 		}
-		if err := zoneAgrees(*r.Zone, 1-*r.HeadroomRatio); err != nil {
+		if err := zoneAgrees(*r.Zone, &r); err != nil {
 			t.Error(err)
 		}
 		highest, lowest = max(highest, 1-*r.HeadroomRatio), min(lowest, 1-*r.HeadroomRatio)
@@ -80,18 +80,38 @@ func TestDemoMovesThroughTheZones(t *testing.T) {
 	page.isClean(url)
 }
 
-// zoneAgrees holds the zone against the watermark and full.
-func zoneAgrees(zone string, loadRatio float64) error {
-	want := "unstable"
-	if loadRatio <= 0.80 {
-		want = "stable"
-	} else if loadRatio <= 1 {
-		want = "risk"
+// zoneAgrees holds the zone against the worst of the constraints, each by its
+// watermark: the curve has one of its own while it counts.
+func zoneAgrees(zone string, r *replica) error {
+	want := "stable"
+	for constraint, ratio := range r.LoadRatio {
+		watermark := 0.80
+		if constraint == "curve" && r.Curve.Valid && r.Curve.WatermarkRatio != nil {
+			watermark = *r.Curve.WatermarkRatio
+		}
+		switch {
+		case ratio == nil || *ratio <= watermark:
+		case *ratio > 1:
+			want = "unstable"
+		case want == "stable":
+			want = "risk"
+		}
 	}
 	if zone != want {
-		return fmt.Errorf("zone is %s at a load ratio of %v, want %s", zone, loadRatio, want)
+		return fmt.Errorf("zone is %s with the watermark of the curve at %v and the load ratios %s, want %s", zone, value(r.Curve.WatermarkRatio), loadRatios(r), want)
 	}
 	return nil
+}
+
+// loadRatios are those that are known, in words.
+func loadRatios(r *replica) string {
+	var known []string
+	for _, constraint := range slices.Sorted(maps.Keys(r.LoadRatio)) {
+		if ratio := r.LoadRatio[constraint]; ratio != nil {
+			known = append(known, fmt.Sprintf("%s %v", constraint, *ratio))
+		}
+	}
+	return strings.Join(known, ", ")
 }
 
 func TestMetricsPassPromtool(t *testing.T) {

@@ -176,7 +176,7 @@ func TestReasonsHaveWords(t *testing.T) {
 		"identity_max_num_seqs": "max_num_seqs was 256, is 128",
 		"identity_gpu_name":     "gpu name",
 		"engine_down":           "the engine is down",
-		"few_completions":       "fewer than 50 requests ended in the last 15 minutes",
+		"few_completions":       "fewer than 50 requests were seen to end in the last 15 minutes",
 		"something_new":         "something new",
 	} {
 		if got := describeReason(code, check); got != want {
