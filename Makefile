@@ -77,8 +77,8 @@ bench-knee: ## How far off the probe's knees are, beside two other ways to find 
 
 # Beside the scenarios, as make e2e runs them with fewer seeds.
 ALERT_SEEDS ?= 20
-bench-alerts: e2e/bin/prometheus e2e/bin/alertmanager ## Ordinary traffic of many seeds that must page nobody
-	cd e2e && $(GO) test -count=1 -timeout=30m -v -run '^TestAlerts$$' . -args -alerts.seeds=$(ALERT_SEEDS)
+bench-alerts: e2e/bin/prometheus e2e/bin/alertmanager ## All alert scenarios, and ordinary traffic of many seeds that must page nobody
+	cd e2e && $(GO) test -count=1 -timeout=30m -v -run '^TestAlerts$$' . -args -alerts.all -alerts.seeds=$(ALERT_SEEDS)
 
 bench-headroom: ## How far the live load ratio is off, at the true knees of simulated mixes
 	$(GO) test -count=1 -timeout=60m -v -run '^TestAccuracy' ./capacity/curve -accuracy.full

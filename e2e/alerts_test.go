@@ -20,6 +20,10 @@ import (
 // these scenarios take three minutes.
 const alertWait = 6 * time.Minute
 
+// allAlerts runs the scenarios that need a quiet machine too: they are about
+// which of two things comes first.
+var allAlerts = flag.Bool("alerts.all", false, "run the alert scenarios that need a quiet machine too (make bench-alerts)")
+
 // ordinarySeeds is how many replicas have ordinary traffic beside the scenarios.
 var ordinarySeeds = flag.Int("alerts.seeds", 4, "seeds of ordinary traffic that must page nobody")
 
@@ -47,18 +51,22 @@ func TestAlerts(t *testing.T) {
 	s := startAlerts(t)
 	// The longest first.
 	for _, scenario := range []struct {
-		pool string
-		run  func(*testing.T, *alertStack)
+		pool  string
+		quiet bool
+		run   func(*testing.T, *alertStack)
 	}{
-		{"ramp", rampPagesBeforeTheSLO},
-		{"three", oneOfThreeKilled},
-		{"ordinary", ordinaryTraffic},
-		{"step", stepOverload},
-		{"mismatch", curveOfAnotherEngine},
-		{"gpu", gpuFails},
-		{"killed", engineKilledAndRestarted},
+		{"ramp", true, rampPagesBeforeTheSLO},
+		{"three", true, oneOfThreeKilled},
+		{"ordinary", true, ordinaryTraffic},
+		{"step", true, stepOverload},
+		{"mismatch", false, curveOfAnotherEngine},
+		{"gpu", false, gpuFails},
+		{"killed", false, engineKilledAndRestarted},
 	} {
 		t.Run(scenario.pool, func(t *testing.T) {
+			if scenario.quiet && !*allAlerts {
+				t.Skip("it needs a quiet machine: make bench-alerts")
+			}
 			t.Parallel()
 			t.Cleanup(func() {
 				if t.Failed() {
