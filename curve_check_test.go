@@ -147,6 +147,7 @@ func TestCurveFilesThatAreNone(t *testing.T) {
 		status int
 		want   string
 	}{
+		{"-", exitUsage, "for standard input give /dev/stdin"},
 		{write("empty.json", ""), exitUsage, "the file is empty"},
 		{write("cut.json", cut+"."), exitUsage, "the file is cut off here"},
 		{write("curve.json.partial", `{"schema": "`+knee.JournalSchema+`", "config": "ab"}`+"\n{}\n"), exitUsage, "a search left that did not end, not a curve: the same probe command with --resume"},

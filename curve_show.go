@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +21,7 @@ const pipeWidth = 100
 
 func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("show", "Show a curve file: what it was measured on, safe rates, knees, a picture, and what it rests on.")
-	path := c.Arg("file", "Curve file; - is standard input.").Required().String()
+	path := c.Arg("file", "Curve file; /dev/stdin is standard input.").Required().String()
 	output := c.Flag("output", "Format: text, json, markdown or html.").Short('o').Default("text").Enum("text", "json", "markdown", "html")
 	return c, func(_ context.Context, out io.Writer) error {
 		found, err := readCurve(*path)
@@ -46,15 +47,11 @@ func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, co
 	}
 }
 
-// readCurve reads a curve file; - is standard input. Of what a search left that
+// readCurve reads a curve file. Of what a search left that
 // did not end, the error says how to go on with it.
 func readCurve(path string) (*curve.Curve, error) {
-	if path == "-" {
-		c, err := curve.Decode(os.Stdin)
-		if err != nil {
-			return nil, fmt.Errorf("standard input: %w", err)
-		}
-		return c, nil
+	if path == "" { // as the command line's parser hands on a lone - too
+		return nil, errors.New("the curve file has no name: for standard input give /dev/stdin")
 	}
 	c, err := curve.ReadFile(path)
 	if err != nil && isJournal(path) {

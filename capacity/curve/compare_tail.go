@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"headroom_exporter/capacity"
 )
@@ -298,8 +299,12 @@ func (g *gate) tailsOf(s subject, knee Measure) {
 // tells whether any could be. Of those that were not measured one row says why.
 func (g *gate) tailsAt(s subject, class string, share, reference float64) (compared bool) {
 	first, lacking := len(g.tails), 0
+	of := map[string][]string{} // the tails by why they are not compared
 	for _, t := range tailsCompared {
 		row, ok := g.tail(s, class, t, share, reference)
+		if ok && row.Quantity == allTails {
+			of[row.Why[0]] = append(of[row.Why[0]], tailName(t.String()))
+		}
 		switch {
 		case !ok:
 			lacking++
@@ -308,6 +313,11 @@ func (g *gate) tailsAt(s subject, class string, share, reference float64) (compa
 			g.tails = append(g.tails, row)
 		case !slices.ContainsFunc(g.tails[first:], func(r Row) bool { return r.Quantity == allTails && slices.Equal(r.Why, row.Why) }):
 			g.tails = append(g.tails, row)
+		}
+	}
+	for i := range g.tails[first:] {
+		if r := &g.tails[first+i]; compared && r.Quantity == allTails {
+			r.Why = []string{r.Why[0] + ", of " + strings.Join(of[r.Why[0]], ", ")}
 		}
 	}
 	if lacking == len(tailsCompared) {
