@@ -162,7 +162,7 @@ func (f *Field) check(value string) error {
 	if value != "" && f.oneOf != nil && !slices.Contains(f.oneOf, value) {
 		return fmt.Errorf("%s is %q, want one of %s", f.Name, value, strings.Join(f.oneOf, ", "))
 	}
-	if x, err := strconv.ParseFloat(value, 64); err == nil && f.most > 0 && x > f.most {
+	if x, err := strconv.ParseFloat(value, 64); err == nil && f.most > 0 && x > f.most && !math.IsInf(x, 0) {
 		return fmt.Errorf("%s is %.4g, want at most %g", f.Name, x, f.most)
 	}
 	return nil
