@@ -223,7 +223,7 @@ func TestDecodeErrors(t *testing.T) {
 	const begin = `{"schema": "workload-classes/v1", "classes": [`
 	const class = `{"name": "a", "weight": 1, "prompt": {"distribution": "fixed", "mean": 5}, "output": {"distribution": "fixed", "mean": 5}`
 	for text, want := range map[string]string{
-		"":                                      "unexpected end of JSON input",
+		"":                                      "the file is empty",
 		"[]":                                    "line 1: the file is an array, want an object",
 		"{\n\"schema\": 5}":                     "line 2: schema is a number, want a text",
 		`{"classes": []}`:                       `schema is "", want "workload-classes/v1"`,
