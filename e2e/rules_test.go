@@ -363,7 +363,7 @@ func TestExportedRulesPassPromtool(t *testing.T) {
 // of the bandwidth beside the measured one are asked for by flags, and more.
 func TestSeriesOfOneGPUWithRules(t *testing.T) {
 	t.Parallel()
-	const limit = 400
+	const limit = 410
 	engine := simulate(t, "--load=constant:8")
 	g := newFakeGPUs(t, nil)
 	s := g.serve(engine.url, "--storage.path="+filepath.Join(t.TempDir(), "storage"), "--slo.e2e=30s")

@@ -154,7 +154,7 @@ func checkBehavior(t *testing.T, name string, b *autoscaling.HorizontalPodAutosc
 
 func TestHorizontalPodAutoscalers(t *testing.T) {
 	for _, name := range []string{"hpa-external.yaml", "hpa-object.yaml"} {
-		object, _, err := strict(t).Decode(read(t, filepath.Join(root, "deploy/autoscaling", name)), nil, nil)
+		object, _, err := strict(t).Decode(read(t, filepath.Join("deploy/autoscaling", name)), nil, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -229,7 +229,7 @@ func decodeStrictly(text []byte, into any) error {
 
 func TestScaledObject(t *testing.T) {
 	var object scaledObject
-	if err := decodeStrictly(read(t, filepath.Join(root, "deploy/autoscaling/keda.yaml")), &object); err != nil {
+	if err := decodeStrictly(read(t, "deploy/autoscaling/keda.yaml"), &object); err != nil {
 		t.Fatal(err)
 	}
 	spec := object.Spec
@@ -271,7 +271,7 @@ func TestPrometheusAdapter(t *testing.T) {
 		ExternalRules []adapterRule `json:"externalRules"`
 		Rules         []adapterRule `json:"rules"`
 	}
-	if err := decodeStrictly(read(t, filepath.Join(root, "deploy/autoscaling/prometheus-adapter.yaml")), &config); err != nil {
+	if err := decodeStrictly(read(t, "deploy/autoscaling/prometheus-adapter.yaml"), &config); err != nil {
 		t.Fatal(err)
 	}
 	if len(config.ExternalRules) != 1 || len(config.Rules) != 1 {
