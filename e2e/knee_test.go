@@ -224,7 +224,7 @@ func TestKnee(t *testing.T) {
 		t.Error("what was kept is still there")
 	}
 	verdict := p.stdout.lines()[len(p.stdout.lines())-1]
-	if !strings.HasPrefix(verdict, "a: safe at about ") || !strings.Contains(verdict, "not soaked") {
+	if !strings.HasPrefix(verdict, "a (estimate): safe at about ") || !strings.Contains(verdict, "not soaked") {
 		t.Errorf("the last line is %q", verdict)
 	}
 	for path, want := range map[string]string{page: "<svg", summary: "\n- " + verdict + "\n"} {
