@@ -126,7 +126,7 @@ func FuzzFractionBounds(f *testing.F) {
 	f.Add(1e-9, 2.0, 0.99)
 	f.Fuzz(func(t *testing.T, violations, n, confidence float64) {
 		if !(n > 0 && n < 1e6 && violations >= 0 && violations <= n && confidence >= 0.5 && confidence <= 0.999) {
-			t.Skip()
+			t.Skip("these are no counts of a fraction")
 		}
 		lower := capacity.LowerFraction(violations, n, confidence)
 		upper := capacity.UpperFraction(violations, n, confidence)

@@ -221,7 +221,7 @@ func FuzzFitViolations(f *testing.F) {
 	f.Add([]byte{200, 100, 0}, 10.0, 10.0)
 	f.Fuzz(func(t *testing.T, over []byte, low, high float64) {
 		if !(low >= 1e-3 && high >= low && high <= 1e3) || len(over) > 20 {
-			t.Skip()
+			t.Skip("this is no range of slopes")
 		}
 		var points []capacity.ViolationPoint
 		for i, v := range over {
@@ -230,7 +230,7 @@ func FuzzFitViolations(f *testing.F) {
 		prior := capacity.SlopePrior{Low: low, High: high}
 		fit, err := capacity.FitViolations(points, prior)
 		if err != nil {
-			t.Skip()
+			t.Skip("these points say where the knee is not")
 		}
 		const slack = 1e-5
 		if !(fit.Slope >= low*(1-slack) && fit.Slope <= high*(1+slack)) || math.IsNaN(fit.Intercept) || math.IsInf(fit.Intercept, 0) {

@@ -3,7 +3,6 @@ package knee
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"headroom_exporter/capacity"
@@ -267,14 +266,9 @@ func (c *Campaign) aa(ctx context.Context, class *curve.Class, classes []workloa
 		o.Point.Purpose = curve.PurposeAA
 		out.Points = append(out.Points, o.Point)
 	}
-	a, b := &out.Points[0], &out.Points[1]
-	band := math.NaN()
-	for _, pair := range [][2]curve.Value{{a.TTFT.P50, b.TTFT.P50}, {a.TTFT.P95, b.TTFT.P95}, {a.E2E.P50, b.E2E.P50}, {a.E2E.P95, b.E2E.P95}} {
-		x, y := float64(pair[0]), float64(pair[1])
-		if d := 2 * math.Abs(x-y) / (x + y); math.IsNaN(band) || d > band {
-			band = d
-		}
+	values := func(p *curve.Point) []float64 {
+		return []float64{float64(p.TTFT.P50), float64(p.TTFT.P95), float64(p.E2E.P50), float64(p.E2E.P95)}
 	}
-	out.Band = curve.Value(band)
+	out.Band = curve.Value(capacity.AABand(values(&out.Points[0]), values(&out.Points[1])))
 	return out, nil
 }
