@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/stat"
-	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // The windows of headroom burn in seconds: the slow one decides, and the fast
@@ -50,10 +49,6 @@ func HeadroomBurn(at, u []float64, window, lead float64) float64 {
 	return max(0, slope) * lead / max(1-u[n-1], leastHeadroom)
 }
 
-// TimeToExhaustion is the seconds until the headroom is gone at a headroom
-// burn: lead / burn, +Inf when it does not shrink.
-func TimeToExhaustion(burn, lead float64) float64 { return lead / burn }
-
 // BurnClass is what a headroom burn calls for.
 type BurnClass string
 
@@ -93,17 +88,4 @@ func ClassifyBurn(slow, fast, u float64) BurnClass {
 	default:
 		return BurnNone
 	}
-}
-
-// WilsonLower is the one-sided lower confidence bound of a fraction of which
-// violations in n trials were seen, 0.95 for 95 % (Wilson 1927). It is closer
-// to the fraction than LowerFraction's, as an alert wants it that must not wait
-// for proof; without trials it is 0.
-func WilsonLower(violations, n, confidence float64) float64 {
-	if !(n > 0) || violations <= 0 {
-		return 0
-	}
-	z := distuv.UnitNormal.Quantile(confidence)
-	p, zz := violations/n, z*z/n
-	return (p + zz/2 - z*math.Sqrt((p*(1-p)+zz/4)/n)) / (1 + zz)
 }

@@ -61,14 +61,6 @@ func MinSamples(percentile, confidence float64, violations int) int {
 	return smallest(violations+1, high, proves)
 }
 
-// RejectingViolations is the smallest number of violations among n
-// independent samples that refutes, at the level alpha, that the percentile
-// holds: the smallest t with P(Bin(n, 1-percentile) >= t) <= alpha. It is n+1
-// where no number does.
-func RejectingViolations(n int, percentile, alpha float64) int {
-	return smallest(0, n+1, func(t int) bool { return t > n || 1-binomialCDF(t-1, n, 1-percentile) <= alpha })
-}
-
 // QuantileRanks are the ranks, from 1, of the two among n sorted samples
 // between which the quantile q lies with the confidence: the largest low with
 // P(Bin(n, q) <= low-1) and the smallest high with P(Bin(n, q) >= high) of at
@@ -120,14 +112,6 @@ func DesignEffect(over, of []float64) float64 {
 		sum += d * d
 	}
 	return max(1, sum/(trials*p*(1-p)))
-}
-
-// AutocorrelatedSize is how many independent samples are worth as much as n
-// whose correlation with the next one is r1: n (1-r1)/(1+r1), of an AR(1)
-// process (Bayley and Hammersley 1946). It is never more than n.
-func AutocorrelatedSize(n, r1 float64) float64 {
-	r1 = min(max(r1, 0), 1)
-	return n * (1 - r1) / (1 + r1)
 }
 
 // AABand is how far two measurements of the same load lie apart: the largest

@@ -59,21 +59,6 @@ func TestMinSamplesIsWhereUpperFractionPasses(t *testing.T) {
 	}
 }
 
-func TestRejectingViolations(t *testing.T) {
-	for n, want := range map[int]int{50: 3, 100: 4, 200: 6, 300: 7, 500: 10, 1000: 16, 2000: 29, 0: 1} {
-		got := capacity.RejectingViolations(n, 0.99, 0.05)
-		if got != want {
-			t.Errorf("%d samples: %d, want %d", n, got, want)
-		}
-		if n > 0 && (1-binomialCDF(got-1, n, 0.01) > 0.05 || 1-binomialCDF(got-2, n, 0.01) <= 0.05) {
-			t.Errorf("%d samples: %d is not where the tail falls to 5 %%", n, got)
-		}
-	}
-	if got := capacity.RejectingViolations(2, 0.5, 0.05); got != 3 {
-		t.Errorf("2 samples cannot refute a median: %d, want 3", got)
-	}
-}
-
 func TestFractionBounds(t *testing.T) {
 	tests := []struct {
 		violations, n float64
@@ -202,14 +187,6 @@ func TestDesignEffectOfRepeatedTrials(t *testing.T) {
 		}
 		if got := capacity.DesignEffect(over, of); math.Abs(got/copies-1) > 0.1 {
 			t.Errorf("every trial %g times: %g", copies, got)
-		}
-	}
-}
-
-func TestAutocorrelatedSize(t *testing.T) {
-	for r1, want := range map[float64]float64{0: 100, 0.5: 100.0 / 3, 0.9: 100.0 / 19, 1: 0, -0.5: 100} {
-		if got := capacity.AutocorrelatedSize(100, r1); !same(got, want) {
-			t.Errorf("r1 %g: %g, want %g", r1, got, want)
 		}
 	}
 }

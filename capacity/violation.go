@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // ViolationPoint is how many requests, or gaps between tokens, were over a
@@ -80,47 +78,6 @@ func FitViolations(points []ViolationPoint, prior SlopePrior) (ViolationFit, err
 	}
 	slope := maximize(func(b float64) float64 { return l.at(l.intercept(b), b) }, prior.Low, prior.High)
 	return ViolationFit{l.intercept(slope), slope}, nil
-}
-
-// RateInterval is the confidence interval, two-sided, of the rate at which the
-// fraction of violations is reached: the rates that the likelihood of
-// FitViolations, at its best for each, does not fall below its maximum by
-// more than half the quantile of chi-squared (Wilks 1938). An end is infinite
-// where the points do not bound it. Unlike a bootstrap it knows that a point
-// without violations could have had some.
-func RateInterval(points []ViolationPoint, prior SlopePrior, fraction, confidence float64) (low, high float64, err error) {
-	l, err := newLikelihood(points, prior)
-	if err != nil {
-		return math.NaN(), math.NaN(), err
-	}
-	x := logit(fraction)
-	// The likelihood with the knee at a rate rises up to the fit's and falls from there on.
-	profile := func(rate float64) float64 {
-		slope := maximize(func(b float64) float64 { return l.at(x-b*rate, b) }, prior.Low, prior.High)
-		return l.at(x-slope*rate, slope)
-	}
-	slope := maximize(func(b float64) float64 { return l.at(l.intercept(b), b) }, prior.Low, prior.High)
-	best := (x - l.intercept(slope)) / slope
-	enough := profile(best) - distuv.ChiSquared{K: 1}.Quantile(confidence)/2
-	// From the fit outwards by steps that double, then back by halves.
-	end := func(step float64) float64 {
-		inside, outside := best, best+step
-		for profile(outside) >= enough {
-			if step *= 2; math.Abs(step) > 1e6/prior.Low {
-				return math.Inf(int(math.Copysign(1, step)))
-			}
-			inside, outside = outside, outside+step
-		}
-		for range 25 {
-			if mid := (inside + outside) / 2; profile(mid) >= enough {
-				inside = mid
-			} else {
-				outside = mid
-			}
-		}
-		return inside
-	}
-	return end(-1 / slope), end(1 / slope), nil
 }
 
 // likelihood is of a curve, given points and a prior of its slope.

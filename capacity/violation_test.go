@@ -206,11 +206,8 @@ func TestFitViolationsErrors(t *testing.T) {
 	}
 	for _, test := range tests {
 		_, err := capacity.FitViolations(test.points, test.prior)
-		_, _, intervalErr := capacity.RateInterval(test.points, test.prior, 0.01, 0.9)
-		for _, err := range []error{err, intervalErr} {
-			if err == nil || test.want != nil && !errors.Is(err, test.want) {
-				t.Errorf("%s: error %v, want %v", test.name, err, test.want)
-			}
+		if err == nil || test.want != nil && !errors.Is(err, test.want) {
+			t.Errorf("%s: error %v, want %v", test.name, err, test.want)
 		}
 	}
 }
@@ -236,43 +233,5 @@ func FuzzFitViolations(f *testing.F) {
 		if !(fit.Slope >= low*(1-slack) && fit.Slope <= high*(1+slack)) || math.IsNaN(fit.Intercept) || math.IsInf(fit.Intercept, 0) {
 			t.Fatalf("%v of %v", fit, over)
 		}
-		at := fit.Rate(0.01)
-		from, to, err := capacity.RateInterval(points, prior, 0.01, 0.9)
-		if err != nil || !(from <= at && at <= to) {
-			t.Fatalf("interval [%g, %g], error %v, of %v around %g", from, to, err, over, at)
-		}
 	})
-}
-
-// An interval at 90 % holds the truth in about 90 of 100 cases, clumps or not.
-func TestRateIntervalCovers(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, clump := range []float64{1, 10} {
-		const runs = 200
-		covers := 0
-		for range runs {
-			low, high, err := capacity.RateInterval(counts(rng, 400, clump), capacity.SlopePrior{Low: 1.5, High: 6}, 0.01, 0.9)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if low <= knee && knee <= high {
-				covers++
-			}
-		}
-		if share := float64(covers) / runs; share < 0.86 || share > 0.97 {
-			t.Errorf("clumps of %g: covers in %g of the runs, want 0.9", clump, share)
-		}
-	}
-}
-
-// Points that are clean and one that is overloaded bound the knee between them.
-func TestRateIntervalOfACliff(t *testing.T) {
-	points := []capacity.ViolationPoint{{Rate: 8, Of: 400}, {Rate: 9, Of: 400}, {Rate: 9.5, Over: 390, Of: 400}}
-	low, high, err := capacity.RateInterval(points, capacity.SlopePrior{Low: 4, High: 16}, 0.01, 0.9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if low < 8.5 || low > 9.2 || high < 9 || high > 9.5 {
-		t.Errorf("interval [%g, %g], want within [8.5, 9.5] and around 9", low, high)
-	}
 }
