@@ -205,7 +205,7 @@ func TestCaptures(t *testing.T) {
 			engine: "0", state: StateIdle,
 			values: map[Signal]float64{
 				RequestsRunning: 0, RequestsWaiting: 0, PromptTokens: 0, PromptTokensComputed: 0, GenerationTokens: 0,
-				PrefixCacheQueries: 0, PrefixCacheHits: 0, EngineSteps: 0, SpeculativeDrafts: 0,
+				PrefixCacheQueries: 0, PrefixCacheHits: 0, EngineSteps: 0, SpeculativeDrafts: 0, SpeculativeAccepted: 0,
 			},
 		}}},
 		// After 106 steps not a token is counted as generated: that comes with a request's end.
@@ -213,14 +213,14 @@ func TestCaptures(t *testing.T) {
 			engine: "0", state: StateOK,
 			values: map[Signal]float64{
 				RequestsRunning: 4, RequestsWaiting: 6, PromptTokens: 336, PromptTokensComputed: 336, GenerationTokens: 0,
-				PrefixCacheQueries: 336, PrefixCacheHits: 0, EngineSteps: 106, SpeculativeDrafts: 0,
+				PrefixCacheQueries: 336, PrefixCacheHits: 0, EngineSteps: 106, SpeculativeDrafts: 0, SpeculativeAccepted: 0,
 			},
 		}}},
 		"llamacpp-b11434-cached-idle.prom": {engine: TypeLlamaCpp, state: StateIdle, series: 15, ranks: []rank{{
 			engine: "0", state: StateIdle,
 			values: map[Signal]float64{ // 747 computed and 93 found
 				RequestsRunning: 0, RequestsWaiting: 0, PromptTokens: 840, PromptTokensComputed: 747, GenerationTokens: 862,
-				PrefixCacheQueries: 840, PrefixCacheHits: 93, EngineSteps: 252, SpeculativeDrafts: 0,
+				PrefixCacheQueries: 840, PrefixCacheHits: 93, EngineSteps: 252, SpeculativeDrafts: 0, SpeculativeAccepted: 0,
 			},
 		}}},
 		"tgi-2.x-partial.prom": {engine: TypeTGI, state: StateIdle, series: 264, ranks: []rank{{

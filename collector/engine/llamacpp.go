@@ -23,6 +23,7 @@ func llamacppTable() *table {
 			{PrefixCacheHits, counter, []alias{{name: "prompt_tokens_cached_total"}}},
 			{EngineSteps, counter, []alias{{name: "n_decode_total"}}},
 			{SpeculativeDrafts, counter, []alias{{name: "spec_decode_num_drafts_total"}}},
+			{SpeculativeAccepted, counter, []alias{{name: "spec_decode_num_accepted_tokens_total"}}},
 		},
 		defaultPort: "8080",
 		infoPath:    "/props",

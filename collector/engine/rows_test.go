@@ -234,12 +234,17 @@ vllm:cache_config_info{block_size="16",engine="0",kv_cache_size_tokens=%q,num_gp
 	})
 
 	t.Run("row 13", func(t *testing.T) { // several tokens a step with speculative decoding
-		o := readOnce(t, classic, capture(t, "vllm-0.32-loaded-queued.prom")+"vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"tiny\"} 321\n", nil)
+		o := readOnce(t, classic, capture(t, "vllm-0.32-loaded-queued.prom")+
+			"vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"tiny\"} 321\n"+
+			"vllm:spec_decode_num_draft_tokens_total{engine=\"0\",model_name=\"tiny\"} 963\n"+
+			"vllm:spec_decode_num_accepted_tokens_total{engine=\"0\",model_name=\"tiny\"} 642\n", nil)
 		r := &o.Reading.Ranks[0]
-		wantValues(t, r, false, map[Signal]float64{SpeculativeDrafts: 321})
+		wantValues(t, r, false, map[Signal]float64{SpeculativeDrafts: 321, SpeculativeAccepted: 642})
 		if r.Histogram(TimePerOutputToken) == r.Histogram(InterTokenLatency) || r.Histogram(TimePerOutputToken).Count != 136 {
 			t.Error("time per output token is not a signal of its own")
 		}
+		o = readOnce(t, classic, capture(t, "sglang-0.4-loaded.prom")+"sglang:spec_accept_length{model_name=\"meta-llama/Llama-3.1-8B-Instruct\"} 2.9\n", nil)
+		wantValues(t, &o.Reading.Ranks[0], false, map[Signal]float64{SpeculativeLength: 2.9, SpeculativeDrafts: math.NaN()})
 	})
 
 	t.Run("row 14", func(t *testing.T) { // full at a low cache usage

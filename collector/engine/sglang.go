@@ -43,6 +43,7 @@ func sglangTable() *table {
 			}},
 			// The gauge cache_hit_rate is left out: it falls to 0 between prefills.
 			{EngineSteps, counter, []alias{{name: "cuda_graph_passes_total"}}},
+			{SpeculativeLength, gauge, []alias{{name: "spec_accept_length"}}},
 			{EstimatedReadBytes, estimate, []alias{{name: "estimated_read_bytes_per_gpu_total"}}},
 			{EstimatedWriteBytes, estimate, []alias{{name: "estimated_write_bytes_per_gpu_total"}}},
 		},

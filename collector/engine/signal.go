@@ -43,8 +43,13 @@ const (
 	EstimatedReadBytes
 	// EstimatedWriteBytes is the engine's own estimate of bytes written to device memory, per GPU (counter).
 	EstimatedWriteBytes
-	// SpeculativeDrafts counts drafts of speculative decoding; moving means several tokens a step.
+	// SpeculativeDrafts counts drafts of speculative decoding, one a step of a sequence; moving means several tokens a step.
 	SpeculativeDrafts
+	// SpeculativeAccepted counts tokens of drafts that were accepted; each draft gives one token more, the model's own.
+	SpeculativeAccepted
+	// SpeculativeLength is the mean of tokens a step of a sequence gave lately, the model's own among them, as
+	// an engine without the two counters says it; below 1 nothing was drafted (gauge).
+	SpeculativeLength
 	// PrefixCacheHitRate is hits / queries as an engine without the two counters says it, 0..1 (gauge).
 	PrefixCacheHitRate
 	// Awake is 1 while the engine holds its memory, 0 in sleep mode (gauge).
@@ -61,7 +66,7 @@ var signalNames = [numSignals]string{
 	"requests_running", "requests_waiting", "kv_cache_usage", "kv_cache_tokens", "kv_cache_tokens_used",
 	"sequence_slots", "batched_token_limit", "preemptions", "prompt_tokens", "prompt_tokens_computed",
 	"generation_tokens", "requests_finished", "prefix_cache_queries", "prefix_cache_hits", "engine_steps",
-	"estimated_read_bytes", "estimated_write_bytes", "speculative_drafts", "prefix_cache_hit_rate", "awake",
+	"estimated_read_bytes", "estimated_write_bytes", "speculative_drafts", "speculative_accepted", "speculative_length", "prefix_cache_hit_rate", "awake",
 	"lora_adapters", "lora_slots",
 }
 

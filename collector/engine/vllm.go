@@ -32,6 +32,7 @@ func vllmRows() []row {
 			{name: "estimated_write_bytes_per_gpu_total"}, {name: "estimated_write_bytes_per_gpu_total_total"},
 		}},
 		{SpeculativeDrafts, counter, []alias{{name: "spec_decode_num_drafts_total"}}},
+		{SpeculativeAccepted, counter, []alias{{name: "spec_decode_num_accepted_tokens_total"}}},
 		{Awake, info, []alias{
 			{name: "engine_sleep_state", match: []match{{"sleep_state", []string{"awake"}}}},
 		}},
