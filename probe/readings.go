@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
 )
@@ -67,6 +68,8 @@ type EngineSummary struct {
 	PrefixQueries    Value `json:"prefix_cache_queries"`
 	PrefixHits       Value `json:"prefix_cache_hits"`
 	PrefixHitRatio   Value `json:"prefix_cache_hit_ratio"`
+	// TokensPerStep is the mean of tokens that a step of a sequence gave with speculative decoding.
+	TokensPerStep Value `json:"speculative_tokens_per_step"`
 	// TTFTCount and TTFTMean are of the engine's own histogram, the client's
 	// beside them are of its requests whose first token came in the same time,
 	// from their first byte sent.
@@ -117,6 +120,7 @@ func unknownRange() Range {
 // totals are counters of all ranks together.
 type totals struct {
 	preemptions, prompt, generation, queries, hits float64
+	drafts, accepted                               float64
 	ttft, queue, prefill, decode                   moments
 }
 
@@ -139,6 +143,7 @@ func total(r *engine.Reading) totals {
 	t := totals{
 		preemptions: sum(engine.Preemptions), prompt: sum(engine.PromptTokens), generation: sum(engine.GenerationTokens),
 		queries: sum(engine.PrefixCacheQueries), hits: sum(engine.PrefixCacheHits),
+		drafts: sum(engine.SpeculativeDrafts), accepted: sum(engine.SpeculativeAccepted),
 	}
 	for _, h := range []struct {
 		to     *moments
@@ -167,11 +172,14 @@ type watch struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	last          engine.Observation
-	summary       EngineSummary
-	running       int
-	waiting       int
-	kv            int
+	last    engine.Observation
+	summary EngineSummary
+	running int
+	waiting int
+	kv      int
+	// length is SGLang's own mean of tokens a step, over the readings.
+	length        Range
+	lengths       int
 	stride, count int
 	baseline      *totals
 	baselineFrom  time.Duration
@@ -203,7 +211,7 @@ func (r *Readings) begin(ctx context.Context, c *Client) *watch {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{readings: r, client: c, cancel: cancel, stride: 1, from: Never, gpus: map[string]*gpuWatch{}}
-	w.summary.Running, w.summary.Waiting, w.summary.KVUsage = unknownRange(), unknownRange(), unknownRange()
+	w.summary.Running, w.summary.Waiting, w.summary.KVUsage, w.length = unknownRange(), unknownRange(), unknownRange(), unknownRange()
 	if r.Poller != nil {
 		w.poll(ctx)
 		w.baselineAt(0)
@@ -305,6 +313,11 @@ func (w *watch) gauge() {
 	w.summary.Running.add(running, &w.running)
 	w.summary.Waiting.add(waiting, &w.waiting)
 	w.summary.KVUsage.add(kv, &w.kv)
+	for i := range w.newest.Ranks {
+		if n := w.newest.Ranks[i].Value(engine.SpeculativeLength); n >= 1 {
+			w.length.add(n, &w.lengths)
+		}
+	}
 	if w.count++; w.count%w.stride != 0 {
 		return
 	}
@@ -381,13 +394,16 @@ func (w *watch) end(ctx context.Context, result *Result, m *measurement) {
 	nan := Value(math.NaN())
 	s.Preemptions, s.PromptTokens, s.GenerationTokens, s.PrefixQueries, s.PrefixHits = nan, nan, nan, nan, nan
 	s.PrefixHitRatio, s.TTFTCount, s.TTFTMean, s.ClientTTFTMean = nan, nan, nan, nan
-	s.QueueMean, s.PrefillMean, s.DecodeMean = nan, nan, nan
+	s.QueueMean, s.PrefillMean, s.DecodeMean, s.TokensPerStep = nan, nan, nan, w.length.Mean
 	if w.baseline != nil && w.newest != nil && w.last.Fresh {
 		a, b := *w.baseline, total(w.newest)
 		s.Preemptions = Value(b.preemptions - a.preemptions)
 		s.PromptTokens, s.GenerationTokens = Value(b.prompt-a.prompt), Value(b.generation-a.generation)
 		s.PrefixQueries, s.PrefixHits = Value(b.queries-a.queries), Value(b.hits-a.hits)
 		s.PrefixHitRatio = s.PrefixHits / s.PrefixQueries
+		if n := Value(capacity.TokensPerStep(b.drafts-a.drafts, b.accepted-a.accepted)); n.Known() {
+			s.TokensPerStep = n
+		}
 		s.TTFTCount, s.TTFTMean = Value(b.ttft.count-a.ttft.count), b.ttft.meanSince(a.ttft)
 		s.QueueMean, s.PrefillMean, s.DecodeMean = b.queue.meanSince(a.queue), b.prefill.meanSince(a.prefill), b.decode.meanSince(a.decode)
 		m.mu.Lock()

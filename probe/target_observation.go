@@ -75,6 +75,9 @@ func point(r *Result, m *measurement) curve.Point {
 			KVMean: e.KVUsage.Mean, KVPeak: e.KVUsage.Max, Preemptions: e.Preemptions, PrefixHitRatio: e.PrefixHitRatio,
 			QueueSeconds: e.QueueMean, PrefillSeconds: e.PrefillMean, DecodeSeconds: e.DecodeMean,
 		}
+		if e.TokensPerStep.Known() {
+			p.Engine.SpeculativeTokensPerStep = float64(e.TokensPerStep)
+		}
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]

@@ -113,6 +113,9 @@ type Class struct {
 	PromptMean          float64            `json:"prompt_tokens_mean"`
 	GenerationMean      float64            `json:"generation_tokens_mean"`
 	PrefixHitRatio      Value              `json:"prefix_cache_hit_ratio"`
+	// SpeculativeTokensPerStep is the mean of tokens that a step of a sequence gives
+	// with speculative decoding, 1 + accepted tokens / drafts; 0, or absent, without it.
+	SpeculativeTokensPerStep float64 `json:"speculative_tokens_per_step,omitempty"`
 	// Studies are one per arrival shape; the first is Poisson where that was measured.
 	Studies []Study `json:"studies"`
 }
@@ -448,12 +451,14 @@ type EngineReadings struct {
 	QueueSeconds   Value `json:"queue_s"`
 	PrefillSeconds Value `json:"prefill_s"`
 	DecodeSeconds  Value `json:"decode_s"`
+	// SpeculativeTokensPerStep is that of the class, during the point.
+	SpeculativeTokensPerStep float64 `json:"speculative_tokens_per_step,omitempty"`
 }
 
 // UnknownEngineReadings has nothing known.
 func UnknownEngineReadings() EngineReadings {
 	u := capacity.Unknown()
-	return EngineReadings{u, u, u, u, u, u, u, u, u, u, u}
+	return EngineReadings{u, u, u, u, u, u, u, u, u, u, u, 0}
 }
 
 // GPUReadings is what one GPU did during a point.

@@ -204,6 +204,7 @@ func (c *Curve) checkClasses() error {
 			}
 		}
 		err := first(
+			func() error { return checkTokensPerStep(path, class.SpeculativeTokensPerStep) },
 			func() error { return checkSLOs(path+".slo", class.SLO) },
 			func() error { return at(path+".prompt_histogram", class.PromptHistogram.Validate()) },
 			func() error { return at(path+".generation_histogram", class.GenerationHistogram.Validate()) },
@@ -217,6 +218,14 @@ func (c *Curve) checkClasses() error {
 	}
 	if total == 0 {
 		return errors.New("classes: their weights add up to 0")
+	}
+	return nil
+}
+
+// checkTokensPerStep of speculative decoding; 0 is without it.
+func checkTokensPerStep(path string, n float64) error {
+	if n != 0 && n < 1 {
+		return fmt.Errorf("%s.speculative_tokens_per_step is %g, want 1 or more: a step gives the model's own token at least", path, n)
 	}
 	return nil
 }
@@ -482,6 +491,7 @@ func (c *Curve) checkPoint(path string, p *Point) error {
 			return oneOf(path+".purpose", p.Purpose, PurposeBaseline, PurposeAA, PurposeWarmup, PurposeCeiling, PurposeProbe,
 				PurposeSoak, PurposeBurst, PurposeImported)
 		},
+		func() error { return checkTokensPerStep(path+".engine", p.Engine.SpeculativeTokensPerStep) },
 		func() error {
 			return checkLatencies(path, p.Attempts, p.Failures, namedQuantiles{"ttft", &p.TTFT}, namedQuantiles{"itl", &p.ITL}, namedQuantiles{"tpot", &p.TPOT}, namedQuantiles{"e2e", &p.E2E})
 		},

@@ -119,7 +119,7 @@ func (c *Campaign) studies(ctx context.Context, class *curve.Class, classes []wo
 		return err
 	}
 	class.Studies = append(class.Studies, *poisson)
-	class.PrefixHitRatio = hitRatio(poisson)
+	class.PrefixHitRatio, class.SpeculativeTokensPerStep = hitRatio(poisson), tokensPerStep(poisson)
 	if err != nil {
 		return err
 	}
@@ -144,6 +144,17 @@ func hitRatio(s *curve.Study) curve.Value {
 		}
 	}
 	return capacity.Unknown()
+}
+
+// tokensPerStep is that of speculative decoding, of the study's last point
+// that has one; 0 without it.
+func tokensPerStep(s *curve.Study) float64 {
+	for _, p := range slices.Backward(s.Points) {
+		if n := p.Engine.SpeculativeTokensPerStep; n > 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // mix searches several classes at once.
