@@ -47,20 +47,6 @@ func LowerFraction(violations, n, confidence float64) float64 {
 	return mathext.InvRegIncBeta(violations, n-violations+1, 1-confidence)
 }
 
-// MinSamples is the smallest number of independent samples of which as many
-// as violations may be over a bound and still prove, with the confidence,
-// that at least the percentile (0.99 for p99) of all are within it: the
-// smallest n with P(Bin(n, 1-percentile) <= violations) < 1-confidence
-// (Wilks 1941; the early stopping of MLPerf's LoadGen).
-func MinSamples(percentile, confidence float64, violations int) int {
-	proves := func(n int) bool { return binomialCDF(violations, n, 1-percentile) < 1-confidence }
-	high := violations + 1
-	for !proves(high) {
-		high *= 2
-	}
-	return smallest(violations+1, high, proves)
-}
-
 // QuantileRanks are the ranks, from 1, of the two among n sorted samples
 // between which the quantile q lies with the confidence: the largest low with
 // P(Bin(n, q) <= low-1) and the smallest high with P(Bin(n, q) >= high) of at

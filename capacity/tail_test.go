@@ -21,40 +21,31 @@ func binomialCDF(k, n int, p float64) float64 {
 	return sum
 }
 
-// The rows at 99 % are those of MLPerf LoadGen's early stopping, where 64, 459
-// and 662 are published; 59, 93, 124 and 299 are Wilks's.
-func TestMinSamples(t *testing.T) {
-	violations := []int{0, 1, 2, 3, 5, 10, 20, 50}
+// The smallest numbers of independent samples that prove a percentile with so
+// many violations. The rows at 99 % are those of MLPerf LoadGen's early
+// stopping, where 64, 459 and 662 are published; 59, 93, 124 and 299 are Wilks's.
+func TestUpperFractionProves(t *testing.T) {
+	violations := []float64{0, 1, 2, 3, 5, 10, 20, 50}
 	tests := []struct {
 		percentile, confidence float64
-		want                   []int
+		samples                []float64
 	}{
-		{0.99, 0.99, []int{459, 662, 838, 1001, 1307, 2010, 3304, 6898}},
-		{0.95, 0.99, []int{90, 130, 165, 198, 259, 398, 656, 1372}},
-		{0.90, 0.99, []int{44, 64, 81, 97, 127, 197, 325, 681}},
-		{0.99, 0.95, []int{299, 473, 628, 773, 1049, 1693, 2902}},
-		{0.95, 0.95, []int{59, 93, 124, 153, 208, 336, 577}},
-		{0.999, 0.99, []int{4603, 6636, 8403, 10042, 13105, 20140, 33097}},
-		{0.999, 0.95, []int{2995, 4742, 6294, 7752, 10511, 16959, 29058}},
+		{0.99, 0.99, []float64{459, 662, 838, 1001, 1307, 2010, 3304, 6898}},
+		{0.95, 0.99, []float64{90, 130, 165, 198, 259, 398, 656, 1372}},
+		{0.90, 0.99, []float64{44, 64, 81, 97, 127, 197, 325, 681}},
+		{0.99, 0.95, []float64{299, 473, 628, 773, 1049, 1693, 2902}},
+		{0.95, 0.95, []float64{59, 93, 124, 153, 208, 336, 577}},
+		{0.999, 0.99, []float64{4603, 6636, 8403, 10042, 13105, 20140, 33097}},
+		{0.999, 0.95, []float64{2995, 4742, 6294, 7752, 10511, 16959, 29058}},
 	}
 	for _, test := range tests {
-		for i, want := range test.want {
-			if got := capacity.MinSamples(test.percentile, test.confidence, violations[i]); got != want {
-				t.Errorf("p%g at %g with %d violations: %d, want %d", 100*test.percentile, test.confidence, violations[i], got, want)
+		for i, n := range test.samples {
+			proves := func(n float64) bool {
+				return capacity.UpperFraction(violations[i], n, test.confidence) < 1-test.percentile
 			}
-		}
-	}
-}
-
-// So many samples prove a percentile if and only if the bound of the fraction is within it.
-func TestMinSamplesIsWhereUpperFractionPasses(t *testing.T) {
-	for violations := range 12 {
-		n := capacity.MinSamples(0.99, 0.95, violations)
-		if got := capacity.UpperFraction(float64(violations), float64(n), 0.95); got >= 0.01 {
-			t.Errorf("%d in %d: bound %g, want below 0.01", violations, n, got)
-		}
-		if got := capacity.UpperFraction(float64(violations), float64(n-1), 0.95); got < 0.01 {
-			t.Errorf("%d in %d: bound %g, want 0.01 or more", violations, n-1, got)
+			if proves(n-1) || !proves(n) {
+				t.Errorf("p%g at %g with %g violations: %g samples prove it: %t, %g: %t", 100*test.percentile, test.confidence, violations[i], n-1, proves(n-1), n, proves(n))
+			}
 		}
 	}
 }
@@ -209,7 +200,7 @@ func TestAABand(t *testing.T) {
 	}
 }
 
-func ExampleMinSamples() {
-	fmt.Println(capacity.MinSamples(0.99, 0.95, 1), "requests with 1 over the bound still prove a p99")
-	// Output: 473 requests with 1 over the bound still prove a p99
+func ExampleUpperFraction() {
+	fmt.Printf("1 late of 473: with 95 %% confidence at most %.1f %% are", 100*capacity.UpperFraction(1, 473, 0.95))
+	// Output: 1 late of 473: with 95 % confidence at most 1.0 % are
 }
