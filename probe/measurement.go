@@ -77,11 +77,11 @@ type measurement struct {
 	// in number, censored ones too.
 	firstDue, lastDue, lastEnd time.Duration
 	due                        int
-	// ended within the injection, for rates of what was served.
-	windowEnd    time.Duration
-	servedBefore int
-	tokensBefore float64
-	promptBefore float64
+	// What was served: by the requests that count, and by all within the window,
+	// those too that began before it or ended after it. Without them a loop of
+	// long requests seems to serve less than it does.
+	windowBegin, windowEnd time.Duration
+	counted, inWindow      served
 
 	crossFrom  time.Duration
 	crossCount int
@@ -91,13 +91,42 @@ type measurement struct {
 	liveDone, failed  int
 }
 
+// served sums up requests that were answered.
+type served struct {
+	requests int
+	// tokens that were generated, NaN when an answer did not say how many.
+	tokens, prompts float64
+}
+
+// add a request of which a share of its tokens was served.
+func (s *served) add(rec *Record, share float64) {
+	s.prompts += share * float64(rec.PromptTokens)
+	if rec.CompletionTokens < 0 {
+		s.tokens = math.NaN()
+	}
+	s.tokens += share * float64(rec.CompletionTokens)
+}
+
+// within is the share of an answer's tokens that came between two times, as if
+// they had come evenly.
+func (x *Exchange) within(begin, end time.Duration) float64 {
+	if x.Last <= x.First {
+		if x.First > begin && x.First <= end {
+			return 1
+		}
+		return 0
+	}
+	return max(0, float64(min(x.Last, end)-max(x.First, begin))/float64(x.Last-x.First))
+}
+
 func newMeasurement(p *Point, zero time.Duration) *measurement {
 	m := &measurement{
 		groups: map[groupKey]*group{}, names: map[string]int{}, errors: map[string]int{},
 		firstDue: Never, lastDue: Never, lastEnd: Never, windowEnd: Never, crossFrom: Never,
+		windowBegin: zero + p.Warmup,
 	}
 	if p.Duration > 0 {
-		m.windowEnd = zero + p.Warmup + p.Duration
+		m.windowEnd = m.windowBegin + p.Duration
 	}
 	return m
 }
@@ -157,8 +186,21 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 	if rec.Failed() {
 		m.failed++
 	}
+	good := rec.Outcome == OK
+	if good && m.windowEnd >= 0 {
+		if share := x.within(m.windowBegin, m.windowEnd); share > 0 {
+			m.inWindow.add(rec, share)
+		}
+		if x.End > m.windowBegin && x.End <= m.windowEnd {
+			m.inWindow.requests++
+		}
+	}
 	if rec.Phase != PhaseMeasure {
 		return
+	}
+	if good && (m.windowEnd < 0 || x.End <= m.windowEnd) {
+		m.counted.requests++
+		m.counted.add(rec, 1)
 	}
 	if x.Sent >= 0 {
 		m.lag.Add((x.Sent - ready).Seconds())
@@ -177,12 +219,6 @@ func (m *measurement) add(rec *Record, x *Exchange, due, ready time.Duration) {
 		}
 	}
 	m.longestGap = max(m.longestGap, x.LongestGap().Seconds())
-	good := rec.Outcome == OK
-	if good && (m.windowEnd < 0 || x.End <= m.windowEnd) {
-		m.servedBefore++
-		m.tokensBefore += float64(max(rec.CompletionTokens, 0))
-		m.promptBefore += float64(rec.PromptTokens)
-	}
 	m.each(rec, func(g *group) {
 		g.outcomes[rec.Outcome]++
 		if rec.Outcome == Cancelled && !rec.Violation {
@@ -323,18 +359,17 @@ func (m *measurement) result(p *Point, full bool) *Result {
 	}
 	window := (m.lastEnd - m.firstDue).Seconds()
 	offered := float64(m.due-1) / (m.lastDue - m.firstDue).Seconds()
+	done := m.counted
 	if full {
 		window = p.Duration.Seconds()
 		offered = float64(m.due) / window
+		done = m.inWindow
 	}
 	r.Window = Value(window)
 	r.OfferedRate = finite(offered)
-	r.CompletedRate = finite(float64(m.servedBefore) / window)
-	r.OutputTokenRate = finite(m.tokensBefore / window)
-	r.PromptTokenRate = finite(m.promptBefore / window)
-	if all.counted < all.completions {
-		r.OutputTokenRate = Value(math.NaN())
-	}
+	r.CompletedRate = finite(float64(done.requests) / window)
+	r.OutputTokenRate = finite(done.tokens / window)
+	r.PromptTokenRate = finite(done.prompts / window)
 	r.Goodput = finite(float64(all.attempts-all.violations) / window)
 	for k, g := range m.groups {
 		r.Groups = append(r.Groups, g.summary(k, p))

@@ -18,12 +18,15 @@ type Result struct {
 	Concurrency int    `json:"concurrency,omitempty"`
 	// PlannedRate, OfferedRate and CompletedRate are requests per second: as
 	// asked for, as they were due, and as they ended well inside the window.
+	// What ends in the window counts though it began in the warm-up, where
+	// requests were sent for the whole window.
 	PlannedRate   Value `json:"planned_rate"`
 	OfferedRate   Value `json:"offered_rate"`
 	CompletedRate Value `json:"completed_rate"`
-	// OutputTokenRate is tokens per second of the requests that ended well inside the window.
+	// OutputTokenRate is tokens per second that requests which ended well got inside the window.
 	OutputTokenRate Value `json:"output_token_rate"`
-	// PromptTokenRate is prompt tokens per second of the same requests.
+	// PromptTokenRate is prompt tokens per second of the same requests, each in
+	// proportion to the part of its answer that came inside the window.
 	PromptTokenRate Value `json:"prompt_token_rate"`
 	// Goodput is requests per second that met every bound.
 	Goodput Value `json:"goodput"`

@@ -117,6 +117,28 @@ func TestClosedLoopKeepsItsNumber(t *testing.T) {
 	})
 }
 
+// A loop of long requests serves what it serves, whichever of them began before
+// the window or ended after it: 10 at once of 4 s each, 16 tokens in 3 s, are 2.5 a second.
+func TestRatesOfLongRequests(t *testing.T) {
+	for _, test := range []struct {
+		warmup, duration          time.Duration
+		completed, output, prompt float64
+	}{
+		{2 * time.Second, 8 * time.Second, 20.0 / 8, 10 * 32.0 / 8, 10 * 16.0 / 8},
+		// Answers come from 1 to 4, 5 to 8, 9 to 12: a third, all, and two thirds of three waves.
+		{3 * time.Second, 8 * time.Second, 20.0 / 8, 10 * 32.0 / 8, 10 * 16.0 / 8},
+		// Half of a request's time holds more of its answer than the other half.
+		{1 * time.Second, 3 * time.Second, 10.0 / 3, 10 * 16.0 / 3, 10 * 8.0 / 3},
+	} {
+		virtual(t, ClientConfig{}, fixed(time.Second, 200*time.Millisecond), func(t *testing.T, ctx context.Context, r *rig) {
+			result := measure(t, r, Point{Name: "p", Concurrency: 10, Source: requests(1000, 0), Warmup: test.warmup, Duration: test.duration})
+			near(t, "completed rate", result.CompletedRate, test.completed)
+			near(t, "output tokens", result.OutputTokenRate, test.output)
+			near(t, "prompt tokens", result.PromptTokenRate, test.prompt)
+		})
+	}
+}
+
 func TestWarmupIsNotCounted(t *testing.T) {
 	slowStart := func(w *events, q asked) error {
 		ttft := 200 * time.Millisecond
