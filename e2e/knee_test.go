@@ -99,8 +99,8 @@ func (s *kneeSearch) untilLoad(name string) *process {
 	return nil
 }
 
-// toTheEnd begins or continues the search until its curve is written.
-func (s *kneeSearch) toTheEnd() *process {
+// toTheEnd begins or continues the search, each time within a limit, until its curve is written.
+func (s *kneeSearch) toTheEnd(limit time.Duration) *process {
 	s.t.Helper()
 	for range kneeTries {
 		p := s.begin()
@@ -218,7 +218,7 @@ func TestKnee(t *testing.T) {
 	page, summary, records := s.file("report.html"), s.file("summary.md"), s.file("records.jsonl")
 	s.args = append(s.args, "--out.report="+page, "--out.summary="+summary, "--out.records="+records)
 	begin := time.Now()
-	p := s.toTheEnd()
+	p := s.toTheEnd(kneeLimit)
 	t.Logf("after %s: %s", time.Since(begin).Round(time.Second), put(p))
 	if s.exists(s.curve + ".partial") {
 		t.Error("what was kept is still there")
@@ -311,7 +311,7 @@ func TestKneeGoesOn(t *testing.T) {
 	}
 	runs := len(kneeRecords(t, records))
 	engine = simulateAt(t, address, fourSlots...)
-	p = s.toTheEnd()
+	p = s.toTheEnd(kneeLimit)
 	notPutAgain(t, p, before)
 	sent := 0
 	for _, n := range kneeRecords(t, records)[runs:] {

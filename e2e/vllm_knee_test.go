@@ -24,6 +24,25 @@ type measuredKnee struct {
 	status                string
 }
 
+// curveStudy is a study in a curve file.
+type curveStudy struct {
+	Safe   *float64 `json:"safe_requests_per_second"`
+	Status string
+	Knee   *struct {
+		Rate *float64 `json:"requests_per_second"`
+		Low  *float64
+		High *float64
+	}
+}
+
+// measured is its knee; known is false when it has none.
+func (s curveStudy) measured() (k measuredKnee, known bool) {
+	if s.Knee == nil || s.Knee.Rate == nil || s.Knee.Low == nil || s.Knee.High == nil || s.Safe == nil {
+		return k, false
+	}
+	return measuredKnee{*s.Knee.Rate, *s.Knee.Low, *s.Knee.High, *s.Safe, s.Status}, true
+}
+
 // kneesOf reads the knees of a curve file by class.
 func kneesOf(t *testing.T, path string) map[string]measuredKnee {
 	t.Helper()
@@ -34,15 +53,7 @@ func kneesOf(t *testing.T, path string) map[string]measuredKnee {
 	var c struct {
 		Classes []struct {
 			Name    string
-			Studies []struct {
-				Safe   *float64 `json:"safe_requests_per_second"`
-				Status string
-				Knee   *struct {
-					Rate *float64 `json:"requests_per_second"`
-					Low  *float64
-					High *float64
-				}
-			}
+			Studies []curveStudy
 		}
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
@@ -53,11 +64,11 @@ func kneesOf(t *testing.T, path string) map[string]measuredKnee {
 		if len(class.Studies) == 0 {
 			t.Fatalf("%s: class %s has no study", path, class.Name)
 		}
-		s := class.Studies[0]
-		if s.Knee == nil || s.Knee.Rate == nil || s.Knee.Low == nil || s.Knee.High == nil || s.Safe == nil {
-			t.Fatalf("%s: class %s has no knee: %s", path, class.Name, s.Status)
+		k, known := class.Studies[0].measured()
+		if !known {
+			t.Fatalf("%s: class %s has no knee: %s", path, class.Name, class.Studies[0].Status)
 		}
-		knees[class.Name] = measuredKnee{*s.Knee.Rate, *s.Knee.Low, *s.Knee.High, *s.Safe, s.Status}
+		knees[class.Name] = k
 	}
 	return knees
 }
