@@ -106,6 +106,9 @@ func TestCampaign(t *testing.T) {
 	e := eightSlots(t)
 	// The engine takes 20 s to be warm: until then a first token takes three times as long.
 	e.edit = func(l *knee.Load, o *knee.Observation) error {
+		if l.Traffic.Name == "short" {
+			o.Point.Engine.SpeculativeTokensPerStep = 2.5 // It drafts for them.
+		}
 		switch l.Name {
 		case "aa 1":
 			void(o) // which is put again
@@ -131,6 +134,11 @@ func TestCampaign(t *testing.T) {
 	// A run of five answers is warm when its median is: three of them then came after 20 s.
 	if s := float64(out.ColdStart.Seconds); out.ColdStart.Class != "short" || s < 5 || s > 20 || !out.ColdStart.WorstTTFT.Known() {
 		t.Errorf("cold start: %+v", out.ColdStart)
+	}
+	for i, drafted := range []float64{2.5, 0} {
+		if got := out.Classes[i].SpeculativeTokensPerStep; got != drafted {
+			t.Errorf("%s: %v tokens a step, want %v", out.Classes[i].Name, got, drafted)
+		}
 	}
 	for i, name := range []string{"short", "long"} {
 		class := &out.Classes[i]
