@@ -163,7 +163,9 @@ func (s *Scheduler) extend(r *Request, n int) bool {
 }
 
 // admit gives the first waiting sequence its cached blocks and those for a
-// first chunk of n tokens, or nothing when there are too few.
+// first chunk of n tokens. It gets nothing while there are too few for all of
+// its tokens, as is vLLM's default (scheduler_reserve_full_isl): long prompts
+// that were let in chunk by chunk would throw each other out without end.
 func (s *Scheduler) admit(r *Request, budget int) (n int, ok bool) {
 	tokens := r.tokens()
 	s.hits = s.hits[:0]
@@ -175,12 +177,11 @@ func (s *Scheduler) admit(r *Request, budget int) (n int, ok bool) {
 	}
 	cached := len(s.hits) * s.cfg.BlockSize
 	n = s.chunk(tokens-cached, budget)
-	need := s.blocksFor(cached+n) - len(s.hits)
-	if need+s.pool.freeAmong(s.hits) > s.pool.free {
+	if s.blocksFor(tokens)-len(s.hits)+s.pool.freeAmong(s.hits) > s.pool.free {
 		return 0, false
 	}
 	s.pool.share(s.hits)
-	r.blocks = s.pool.take(append(s.spare(), s.hits...), need)
+	r.blocks = s.pool.take(append(s.spare(), s.hits...), s.blocksFor(cached+n)-len(s.hits))
 	r.computed, r.remembered = cached, len(s.hits)
 	s.remember(r, cached+n)
 	if r.Preemptions == 0 {

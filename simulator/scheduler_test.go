@@ -136,6 +136,14 @@ func TestScheduler(t *testing.T) {
 			events: []string{"a0", "a done", "b0", "b done", "c0", "c done"},
 		},
 		{
+			name:     "a prompt waits until there is room for all of it, not for a chunk",
+			change:   func(c *Config) { c.NumGPUBlocks = 5; c.MaxNumBatchedTokens = 12 },
+			requests: [][2]int{{8, 2}, {12, 1}},
+			// a leaves 4 of the budget and 2 blocks; b needs 3.
+			steps:  []counts{{8, 0, 0, 1, 1, 0}, {0, 0, 1, 0, 1, 0}, {12, 0, 0, 0, 0, 0}},
+			events: []string{"a0", "a1", "a done", "b0", "b done"},
+		},
+		{
 			name:     "the tail is preempted, computed again, and nobody is admitted meanwhile",
 			change:   func(c *Config) { c.NumGPUBlocks = 5 },
 			requests: [][2]int{{4, 6}, {4, 6}, {4, 1}},
