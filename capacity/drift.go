@@ -1,6 +1,7 @@
 package capacity
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -33,11 +34,20 @@ const (
 	driftGap          = 600
 )
 
+// The tolerance of generated tokens per second against the curve's, and the
+// share of the KV cache in use from which on they are compared: with less the
+// rate is that of the traffic, as the throughput analyzer of llm-d's workload
+// variant autoscaler has it.
+const (
+	GenerationRateTolerance = 0.15
+	GenerationRateKVUsage   = 0.3
+)
+
 // DriftPoint is where an engine works: its load ratio by the curve, and the
 // share of prefill in that, 0 to 1.
 type DriftPoint struct{ LoadRatio, PrefillShare float64 }
 
-// DriftObservation is a latency against what the curve expects at the same
+// DriftObservation is a latency, or a rate, against what the curve expects at the same
 // operating point. NaN is unknown.
 type DriftObservation struct {
 	// Time in seconds on any clock that does not go back.
@@ -45,7 +55,7 @@ type DriftObservation struct {
 	DriftPoint
 	// Coverage is the share of the traffic that the curve's classes explain.
 	Coverage float64
-	// Observed and Expected are the same latency, in the same unit.
+	// Observed and Expected are the same latency or rate, in the same unit.
 	Observed, Expected float64
 	// Restarted tells of an engine that started less than 10 minutes ago,
 	// Probing of a probe's own load. Neither is compared: a cold engine would
@@ -57,10 +67,13 @@ type DriftObservation struct {
 // says: the median of observed / expected latency in each of 4 x 4 buckets of
 // operating points. A bucket keeps its last 64 comparisons: at one every 5 s it
 // has forgotten what was before a change after 5 minutes there. The zero value
-// has seen nothing. One Drift is for one latency.
+// has seen nothing. One Drift is for one latency, or one rate.
 type Drift struct {
+	// Tolerance is by how much the factor may be off before Stale counts the time; 0 takes DriftStale.
+	Tolerance float64
+
 	buckets [driftBuckets][driftBuckets]driftBucket
-	// since when the factor has been off by more than DriftStale, and until
+	// since when the factor has been off by more than the tolerance, and until
 	// when that was seen; off tells whether it is.
 	off          bool
 	since, until float64
@@ -91,7 +104,7 @@ func (d *Drift) Add(o DriftObservation) bool {
 	}
 	b.add(o.Observed / o.Expected)
 	switch factor := b.factor(); {
-	case math.Abs(factor-1) <= DriftStale:
+	case math.Abs(factor-1) <= cmp.Or(d.Tolerance, DriftStale):
 		d.off = false
 	case !d.off || o.Time-d.until > driftGap:
 		d.off, d.since, d.until = true, o.Time, o.Time
@@ -144,7 +157,7 @@ func (d *Drift) Observations(p DriftPoint) int {
 // Drifting tells whether a factor is off by more than 10 %.
 func Drifting(factor float64) bool { return math.Abs(factor-1) > DriftAlert }
 
-// Stale tells whether the factor has been off by more than 20 % through the
+// Stale tells whether the factor has been off by more than the tolerance through the
 // last 30 minutes in which it was observed.
 func (d *Drift) Stale() bool { return d.off && d.until-d.since >= DriftStaleSeconds }
 

@@ -192,3 +192,23 @@ func TestPessimistic(t *testing.T) {
 		}
 	}
 }
+
+// A tolerance of its own is what the time counts from.
+func TestDriftTolerance(t *testing.T) {
+	for _, test := range []struct {
+		tolerance, ratio float64
+		stale            bool
+	}{
+		{0, 0.83, false}, {0, 0.79, true}, {0, 1.21, true},
+		{capacity.GenerationRateTolerance, 0.86, false}, {capacity.GenerationRateTolerance, 0.83, true},
+		{capacity.GenerationRateTolerance, 1.14, false}, {capacity.GenerationRateTolerance, 1.16, true},
+	} {
+		d := capacity.Drift{Tolerance: test.tolerance}
+		for second := 0; second <= capacity.DriftStaleSeconds+60; second += 5 {
+			d.Add(steady(float64(second), test.ratio))
+		}
+		if d.Stale() != test.stale {
+			t.Errorf("a ratio of %v with a tolerance of %v: stale %v", test.ratio, test.tolerance, d.Stale())
+		}
+	}
+}

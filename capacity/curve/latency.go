@@ -13,6 +13,8 @@ type Expected struct {
 	LoadRatio float64
 	// TTFT and ITL are mean seconds.
 	TTFT, ITL float64
+	// GenerationTokenRate is generated tokens per second.
+	GenerationTokenRate float64
 }
 
 // highestExpected is how far above the knee points are looked at: there a
@@ -26,7 +28,7 @@ const highestExpected = 1.1
 // much as it is slower: so that is the operating point at which latencies are
 // compared. Between points it is linear; beyond them nothing is known.
 func (c *Curve) Expect(l Load, running float64) Expected {
-	unknown := Expected{math.NaN(), math.NaN(), math.NaN()}
+	unknown := Expected{math.NaN(), math.NaN(), math.NaN(), math.NaN()}
 	var parts []expectedPart
 	var ratios, rates float64
 	high := highestExpected
@@ -39,7 +41,7 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 		if len(p) == 0 {
 			return unknown
 		}
-		parts = append(parts, expectedPart{p, k.Ratio, k.Rate})
+		parts = append(parts, expectedPart{p, k.Ratio, k.Rate, k.Knee * c.Classes[i].GenerationMean})
 		ratios, rates, high = ratios+k.Ratio, rates+k.Rate, min(high, p[len(p)-1].ratio)
 	}
 	if len(parts) == 0 {
@@ -67,7 +69,7 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 	if !(at <= high) {
 		return unknown
 	}
-	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl)}
+	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl), sum(parts, at, (*expectedPart).generation)}
 }
 
 // linePoint is a point of a class: a load ratio, and what was measured there.
@@ -110,10 +112,12 @@ func (c *Class) line(knee float64) []linePoint {
 	return line
 }
 
-// expectedPart is a class within a mix: its line, and its shares of the load and of the requests.
+// expectedPart is a class within a mix: its line, its shares of the load and of
+// the requests, and the tokens per second that it alone generates at its knee.
 type expectedPart struct {
 	line       []linePoint
 	load, rate float64
+	tokens     float64
 }
 
 func sum(parts []expectedPart, at float64, value func(*expectedPart, float64) float64) float64 {
@@ -140,6 +144,9 @@ func (p *expectedPart) itl(at float64) float64 {
 func (p *expectedPart) ttft(at float64) float64 {
 	return p.rate * p.between(at, func(l linePoint) float64 { return l.ttft })
 }
+
+// What is served below the knee is what is offered.
+func (p *expectedPart) generation(at float64) float64 { return p.load * at * p.tokens }
 
 func (p *expectedPart) between(at float64, value func(linePoint) float64) float64 {
 	i, _ := slices.BinarySearchFunc(p.line, at, func(l linePoint, at float64) int { return cmp.Compare(l.ratio, at) })

@@ -17,7 +17,7 @@ func TestExpect(t *testing.T) {
 		return p
 	}
 	class := func(name string, knee float64, points ...curve.Point) curve.Class {
-		return curve.Class{Name: name, Studies: []curve.Study{{
+		return curve.Class{Name: name, GenerationMean: 100, Studies: []curve.Study{{
 			Arrivals: curve.Arrivals{Process: "poisson"}, Knee: &curve.Knee{Rate: curve.Value(knee)}, Points: points,
 		}}}
 	}
@@ -35,27 +35,27 @@ func TestExpect(t *testing.T) {
 		}}
 	}
 	for _, test := range []struct {
-		name             string
-		load             curve.Load
-		running          float64
-		ratio, ttft, itl float64
+		name                     string
+		load                     curve.Load
+		running                  float64
+		ratio, ttft, itl, tokens float64
 	}{
-		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010},
-		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015},
-		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010},
-		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015},
-		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan},
-		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan},
+		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010, 500},
+		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015, 750},
+		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 100},
+		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015, 750},
+		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan, nan},
+		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan, nan},
 		// Half of the load each: at 0.75 (20 + 8) / 2 run; 5 of 6 requests are chat.
-		{"a mix", load(5, 1, 0), 14, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2},
-		{"a class without points", load(5, 0, 0.1), 10, nan, nan, nan},
-		{"no load", load(0, 0, 0), 0, nan, nan, nan},
+		{"a mix", load(5, 1, 0), 14, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2, (750 + 150) / 2},
+		{"a class without points", load(5, 0, 0.1), 10, nan, nan, nan, nan},
+		{"no load", load(0, 0, 0), 0, nan, nan, nan, nan},
 	} {
 		got := c.Expect(test.load, test.running)
 		for _, v := range []struct {
 			what      string
 			got, want float64
-		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"ITL", got.ITL, test.itl}} {
+		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"ITL", got.ITL, test.itl}, {"tokens/s", got.GenerationTokenRate, test.tokens}} {
 			if math.IsNaN(v.got) != math.IsNaN(v.want) || math.Abs(v.got-v.want) > 1e-6 {
 				t.Errorf("%s: %s = %v, want %v", test.name, v.what, v.got, v.want)
 			}
