@@ -29,7 +29,7 @@ type checkFlags struct {
 func addCurveCheck(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("check", "Does a curve hold for an engine? Exit status 0 yes, 1 no, 2 the file or the engine cannot be read.")
 	f := &checkFlags{}
-	c.Arg("file", "Curve file.").Required().StringVar(&f.path)
+	c.Arg("file", "Curve file; - is standard input.").Required().StringVar(&f.path)
 	addEngineFlags(c, &f.engine)
 	f.gpu, f.identity = addGPUFlags(c, gpu.ModeAuto, ""), addIdentityFlags(c)
 	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&f.output, "text", "json")

@@ -147,7 +147,7 @@ func TestCurveFilesThatAreNone(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"-", exitUsage, "for standard input give /dev/stdin"},
+		{"", exitUsage, "or - for standard input"},
 		{write("empty.json", ""), exitUsage, "the file is empty"},
 		{write("cut.json", cut+"."), exitUsage, "the file is cut off here"},
 		{write("curve.json.partial", `{"schema": "`+knee.JournalSchema+`", "config": "ab"}`+"\n{}\n"), exitUsage, "a search left that did not end, not a curve: the same probe command with --resume"},
@@ -176,6 +176,45 @@ func TestCurveFilesThatAreNone(t *testing.T) {
 	if _, out, _ = curveCommandOf("check", filepath.Join(folder, "little.json"), "--engine.url="+url, "--gpu.nvml=off", "-o", "json"); !strings.Contains(out, `"stored": null`) || strings.Contains(out, `"stored": ""`) {
 		t.Errorf("check as JSON:\n%s", out)
 	}
+}
+
+// A lone - is standard input, for every command that reads a curve.
+func TestCurveFromStandardInput(t *testing.T) {
+	path, c := exampleCurve(t)
+	url := captured(t, "vllm-0.32-idle.prom")
+	model := "--identity=model=" + c.Identity.Model
+	for _, test := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"show", "-", "-o", "markdown"}, exitOK, "## Capacity of meta-llama"},
+		{[]string{"show", "-o", "markdown", "--", "-"}, exitOK, "## Capacity of meta-llama"},
+		{[]string{"check", "-", "--engine.url=" + url, "--gpu.nvml=off", model}, exitFailed, "/dev/stdin does not hold for"},
+		{[]string{"compare", path, "-"}, exitOK, "same"},
+		{[]string{"compare", "-", path}, exitOK, "same"},
+		{[]string{"compare", "-", "-"}, exitUsage, "/dev/stdin: reading the curve: the file is empty"},
+		{[]string{"compare", path, "-", "--out.json", "-"}, exitUsage, "writing /dev/stdin: it is no file"},
+	} {
+		status, out, errOut := fromFile(t, path, test.args...)
+		if status != test.status || !strings.Contains(out+errOut, test.want) {
+			t.Errorf("%q: status %d, %s, want %d and %q in %.300s", test.args, status, errOut, test.status, test.want, out)
+		}
+	}
+}
+
+// fromFile runs a subcommand of curve with a file as its standard input.
+func fromFile(t *testing.T, path string, args ...string) (status int, out, errOut string) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	before := os.Stdin
+	os.Stdin = file
+	defer func() { os.Stdin = before }()
+	return curveCommandOf(args...)
 }
 
 func TestCurveShow(t *testing.T) {

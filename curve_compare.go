@@ -24,8 +24,8 @@ type compareFlags struct {
 func addCurveCompare(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("compare", "Release gate: is the new curve worse than the base? Exit status 0 no, 1 yes, 2 not comparable.")
 	f := &compareFlags{}
-	c.Arg("base", "Curve file of what is in production.").Required().StringVar(&f.base)
-	c.Arg("new", "Curve file of what is to be released.").Required().StringVar(&f.next)
+	c.Arg("base", "Curve file of what is in production; - is standard input.").Required().StringVar(&f.base)
+	c.Arg("new", "Curve file of what is to be released; - is standard input.").Required().StringVar(&f.next)
 	c.Flag("base-again", "The base measured once more, after both of the new one (order base, new, new, base), so that drift cancels; needs --new-again.").StringVar(&f.baseAgain)
 	c.Flag("new-again", "The new one measured once more, right after the first time; needs --base-again.").StringVar(&f.nextAgain)
 	c.Flag("band", "Smallest relative difference that is not noise; A/A runs and repetitions widen it.").Default("0.05").Float64Var(&f.options.Band)

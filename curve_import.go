@@ -35,7 +35,7 @@ type importFlags struct {
 func addCurveImport(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("import", "Make a curve of one class of the result files of another load generator; it is an estimate and marked as imported.")
 	f := &importFlags{}
-	c.Arg("files", "Result files of one tool, one class of traffic and one engine, at several request rates.").Required().StringsVar(&f.files)
+	c.Arg("files", "Result files of one tool, one class of traffic and one engine, at several request rates; - is standard input.").Required().StringsVar(&f.files)
 	c.Flag("from", "Tool that wrote the files: "+strings.Join(importer.Formats, ", ")+"; told by their content when not given.").EnumVar(&f.from, importer.Formats...)
 	c.Flag("slo", "Tail bound, METRIC:pPERCENTILE:BOUND such as ttft:p99:800ms; repeatable; the knee is where the first of them gives.").Required().StringsVar(&f.slos)
 	c.Flag("class", "Name of the class of traffic.").Default("imported").StringVar(&f.options.Class)

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"headroom_exporter/capacity/curve"
-	"headroom_exporter/probe/knee"
 	"headroom_exporter/probe/report"
 )
 
@@ -21,7 +18,7 @@ const pipeWidth = 100
 
 func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := curveCommand(app).Command("show", "Show a curve file: what it was measured on, safe rates, knees, a picture, and what it rests on.")
-	path := c.Arg("file", "Curve file; /dev/stdin is standard input.").Required().String()
+	path := c.Arg("file", "Curve file; - is standard input.").Required().String()
 	output := c.Flag("output", "Format: text, json, markdown or html.").Short('o').Default("text").Enum("text", "json", "markdown", "html")
 	return c, func(_ context.Context, out io.Writer) error {
 		found, err := readCurve(*path)
@@ -45,30 +42,6 @@ func addCurveShow(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, co
 		}
 		return nil
 	}
-}
-
-// readCurve reads a curve file. Of what a search left that
-// did not end, the error says how to go on with it.
-func readCurve(path string) (*curve.Curve, error) {
-	if path == "" { // as the command line's parser hands on a lone - too
-		return nil, errors.New("the curve file has no name: for standard input give /dev/stdin")
-	}
-	c, err := curve.ReadFile(path)
-	if err != nil && isJournal(path) {
-		return nil, fmt.Errorf("%s: this is what a search left that did not end, not a curve: the same probe command with --resume goes on with it and writes the curve", path)
-	}
-	return c, err
-}
-
-// isJournal tells whether a file begins as a search's journal does.
-func isJournal(path string) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	var h knee.JournalHeader
-	return json.NewDecoder(io.LimitReader(file, 1<<20)).Decode(&h) == nil && h.Schema == knee.JournalSchema
 }
 
 func addCurveSchema(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {

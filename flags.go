@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,6 +19,21 @@ import (
 	"headroom_exporter/collector/gpu"
 	"headroom_exporter/sidecar"
 )
+
+// standardInput is the file that a lone - stands for.
+const standardInput = "/dev/stdin"
+
+// withStandardInput spells a lone - out, which kingpin would hand on as an
+// empty text (its issue 370).
+func withStandardInput(args []string) []string {
+	spelled := slices.Clone(args)
+	for i, arg := range spelled {
+		if arg == "-" {
+			spelled[i] = standardInput
+		}
+	}
+	return spelled
+}
 
 // explain words an error of the arguments for the one who gave them.
 func explain(app *kingpin.Application, args []string, err error) string {

@@ -74,6 +74,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		commands[clause.FullCommand()] = run
 	}
 
+	args = withStandardInput(args)
 	selected, err := app.Parse(args)
 	if exited >= 0 {
 		return exited

@@ -121,7 +121,8 @@ func outputsDistinct(outputs ...namedOutput) error {
 	return nil
 }
 
-// outputFree says whether a file may be written.
+// outputFree says whether a file may be written. What is neither a file nor a
+// link to one, such as /dev/stdout, may not: a file would take its place.
 func outputFree(path string, force bool) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -131,7 +132,11 @@ func outputFree(path string, force bool) error {
 		return fmt.Errorf("looking for %s: %w", path, withoutName(err))
 	case info.IsDir():
 		return fmt.Errorf("writing %s: it is a folder", path)
-	case !force:
+	}
+	if target, err := os.Stat(path); path == standardInput || err == nil && !target.Mode().IsRegular() {
+		return fmt.Errorf("writing %s: it is no file: give another name", path)
+	}
+	if !force {
 		return fmt.Errorf("writing %s: %w", path, errExists)
 	}
 	return nil

@@ -63,8 +63,14 @@ func TestWriteOutput(t *testing.T) {
 		t.Errorf("a file came up: %v", err)
 	}
 	content("other")
-	if err := writeOutput(folder, true, text("x")); err == nil {
-		t.Error("a folder is written over")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(os.DevNull, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{folder, os.DevNull, link, standardInput} {
+		if err := writeOutput(path, true, text("x")); err == nil || !strings.Contains(err.Error(), "writing "+path+": it is ") {
+			t.Errorf("%s is written over: %v", path, err)
+		}
 	}
 	// What cannot be written is named as it was given.
 	none := filepath.Join(folder, "none", "x")

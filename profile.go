@@ -20,7 +20,7 @@ func addProfile(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, comm
 	var path, by, classesFile, report string
 	var force bool
 	o := profile.Options{Tool: strings.TrimSpace(name + " " + version.Version)}
-	c.Arg("trace", "File with the recorded traffic.").Required().StringVar(&path)
+	c.Arg("trace", "File with the recorded traffic; - is standard input.").Required().StringVar(&path)
 	c.Flag("by", "What makes a class: "+strings.Join(profile.Ways, ", ")+". auto takes those of scenario, tenant and model that differ, else lengths at least a factor of two apart.").
 		Default(string(profile.Auto)).EnumVar(&by, profile.Ways...)
 	c.Flag("max-classes", "Most classes; each costs a probe some 20 minutes.").Default("4").IntVar(&o.MaxClasses)
