@@ -104,7 +104,7 @@ func (s *kneeSearch) toTheEnd(limit time.Duration) *process {
 	s.t.Helper()
 	for range kneeTries {
 		p := s.begin()
-		status := p.status(kneeLimit)
+		status := p.status(limit)
 		if status == 0 {
 			return p
 		}
