@@ -49,6 +49,27 @@ func (h Histogram) Total() float64 {
 	return total
 }
 
+// EffectiveSize is how many equal lengths tell as much of their sum as these do
+// (Kish 1965): (sum of lengths)^2 / sum of lengths^2, each taken to be in the
+// middle of its bucket. It is 0 without a count.
+func (h Histogram) EffectiveSize() float64 {
+	var sum, squares, low float64
+	for i, c := range h.Counts {
+		high := low
+		if i < len(h.Bounds) {
+			high = h.Bounds[i]
+		}
+		middle := (low + high) / 2
+		sum += c * middle
+		squares += c * middle * middle
+		low = high
+	}
+	if sum == 0 {
+		return 0
+	}
+	return sum * sum / squares
+}
+
 // Validate returns an error that names what cannot be.
 func (h Histogram) Validate() error {
 	if len(h.Bounds) == 0 || len(h.Counts) != len(h.Bounds)+1 {

@@ -13,7 +13,7 @@ import (
 const (
 	// MixWindow is the span of the rates and histograms that give the mix.
 	MixWindow = 5 * time.Minute
-	// MixWindowMax is what the span is widened to for MinCompletions.
+	// MixWindowMax is what the span is widened to for MixSize.
 	MixWindowMax = 15 * time.Minute
 	// MaxMixAge is how long the last valid mix may stand in for one that cannot be seen.
 	MaxMixAge = 30 * time.Minute
@@ -22,6 +22,12 @@ const (
 // MinCompletions is how many finished requests a mix must rest on: below it
 // the lengths' histograms say too little of rare long requests.
 const MinCompletions = 50
+
+// MixSize is the EffectiveSize of prompts and of generations that a mix should
+// rest on: the tokens that so many requests of random lengths bring are 5 % off
+// by chance. Where a few long requests make most of the load, MinCompletions of
+// all kinds hold too few of them.
+const MixSize = 400
 
 // MinCoverage is the share of the traffic that classes must explain before
 // their load ratio is believed when it is comfortable.

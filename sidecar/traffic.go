@@ -43,6 +43,8 @@ func slowReadingOf(at time.Time, r *engine.Rank) slowReading {
 type mixWindow struct {
 	steps  []slowReading
 	newest slowReading
+	// from is the step that the mix begins at.
+	from int
 }
 
 func (w *mixWindow) add(r slowReading) {
@@ -57,27 +59,34 @@ func (w *mixWindow) add(r slowReading) {
 		drop++
 	}
 	w.steps = append(append(w.steps[:0], w.steps[drop:]...), r)
+	w.from = len(w.steps) - 1
+	for w.from > 0 && (r.at.Sub(w.steps[w.from].at) < capacity.MixWindow || !enough(&w.steps[w.from], &r)) {
+		w.from--
+	}
 }
 
 func (w *mixWindow) clear() { *w = mixWindow{steps: w.steps[:0]} }
 
+// enough tells whether a mix can rest on the requests between two readings.
+func enough(a, b *slowReading) bool {
+	for _, h := range []capacity.Histogram{between(a.promptLengths, b.promptLengths), between(a.generationLengths, b.generationLengths)} {
+		if len(h.Bounds) > 0 && h.EffectiveSize() < capacity.MixSize {
+			return false
+		}
+	}
+	return !(b.finished-a.finished < capacity.MinCompletions)
+}
+
 // traffic is that of the last capacity.MixWindow, or of as much more, up to
-// capacity.MixWindowMax, as capacity.MinCompletions need. Its Requests are not
+// capacity.MixWindowMax, as capacity.MixSize needs. Its Requests are not
 // known here. Nothing is known before MinRateSpan of readings.
 func (w *mixWindow) traffic() capacity.Traffic {
 	nan := math.NaN()
 	t := capacity.Traffic{Requests: nan, Admitted: nan, PromptTokens: nan, ComputedPromptTokens: nan, GenerationTokens: nan, Completions: nan}
-	from := len(w.steps) - 1
-	for from > 0 && w.newest.at.Sub(w.steps[from].at) < capacity.MixWindow {
-		from--
-	}
-	for from > 0 && w.newest.finished-w.steps[from].finished < capacity.MinCompletions {
-		from--
-	}
-	if from < 0 || w.newest.at.Sub(w.steps[from].at) < MinRateSpan {
+	if len(w.steps) == 0 || w.newest.at.Sub(w.steps[w.from].at) < MinRateSpan {
 		return t
 	}
-	a, b := &w.steps[from], &w.newest
+	a, b := &w.steps[w.from], &w.newest
 	seconds := b.at.Sub(a.at).Seconds()
 	t.Admitted = (b.firstTokens - a.firstTokens) / seconds
 	if math.IsNaN(t.Admitted) {
