@@ -13,22 +13,6 @@ import (
 	"headroom_exporter/collector/gpu"
 )
 
-// Reasons why no capacity curve is in force, besides the fields of its
-// identity and those of the live load.
-const (
-	ReasonNoCurve         = "no_curve"
-	ReasonIdentityUnknown = "identity_unknown"
-	// ReasonRanksUnknown: the engine has several ranks, and the curve does not
-	// say over how many its load was spread.
-	ReasonRanksUnknown = "data_parallel_unknown"
-	// Before the name of a field of the identity, and of an engine's state.
-	reasonIdentity = "identity_"
-	reasonEngine   = "engine_"
-)
-
-// StaleDrift: latencies are far from what the curve says for half an hour.
-const StaleDrift = "drift"
-
 // CurveStatus is the capacity curve for this replica: whether it counts, and
 // what the live load is by it. A float that is not known is NaN.
 type CurveStatus struct {
@@ -43,8 +27,10 @@ type CurveStatus struct {
 	FileError string
 	// Check compares the curve with the engine; nil when the engine's identity is not known.
 	Check *curve.Check
-	// Age since it was measured.
+	// Age since it was measured; 0 when it says that this was later than now.
 	Age time.Duration
+	// ProbeRunning tells that a probe is seen to measure it anew.
+	ProbeRunning bool
 	// Load of this rank, with the rates of this rank alone.
 	Load curve.Load
 	// OfferedRequests is the rate by which the load is judged: a step shows in it within seconds.
@@ -53,8 +39,12 @@ type CurveStatus struct {
 	// says at this operating point, CorrectionApplied whether the load is multiplied by it.
 	CorrectionFactor  float64
 	CorrectionApplied bool
-	// TTFTRatio and ITLRatio are mean latencies now / what the curve says.
-	TTFTRatio, ITLRatio float64
+	// TTFTRatio, ITLRatio and GenerationRatio are mean latencies, and the rate of
+	// generated tokens, now / what the curve says at this operating point.
+	TTFTRatio, ITLRatio, GenerationRatio float64
+	// TokensPerStep is what a step of a sequence gave with speculative decoding
+	// when the curve was measured, of the present mix.
+	TokensPerStep float64
 	// Burstiness of the arrivals, and Burstier than what the curve was measured with.
 	Burstiness capacity.Burstiness
 	Burstier   bool
@@ -69,7 +59,7 @@ func unknownCurve(reasons ...string) CurveStatus {
 			Ratio: n, Estimate: n, Watermark: n, Low: n, High: n, Knee: n, Coverage: n,
 			Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(), Mix: capacity.Mix{Source: capacity.MixNone, Coverage: n, Completions: n},
 		},
-		OfferedRequests: n, CorrectionFactor: n, TTFTRatio: n, ITLRatio: n,
+		OfferedRequests: n, CorrectionFactor: n, TTFTRatio: n, ITLRatio: n, GenerationRatio: n, TokensPerStep: n,
 		Burstiness: capacity.NewBurstiness(nil),
 	}
 }
@@ -101,6 +91,8 @@ type heldCurve struct {
 	ranks float64
 	// settled tells that the engine's last start is long ago.
 	settled bool
+	// probing tells that readings of the last minute have a probe's load in them.
+	probing bool
 }
 
 // holdCurve compares the curve in force with the engine.
@@ -119,7 +111,11 @@ func (s *Sidecar) holdCurve(o engine.Observation, gpus gpu.Snapshot) heldCurve {
 		h.status.Reasons = []string{ReasonNoCurve}
 		return h
 	}
-	h.status.Curve, h.status.Age = c, o.At.Sub(c.Finished)
+	h.status.Curve, h.status.Age = c, max(0, o.At.Sub(c.Finished))
+	if h.status.ProbeRunning = loaded.ProbeRunning; h.status.ProbeRunning {
+		s.probed = o.At
+	}
+	h.probing = !s.probed.IsZero() && o.At.Sub(s.probed) <= rateWindow
 	if o.Reading == nil {
 		return h
 	}
@@ -130,15 +126,19 @@ func (s *Sidecar) holdCurve(o engine.Observation, gpus gpu.Snapshot) heldCurve {
 	}
 	check := c.Check(live, o.At)
 	h.status.Check, h.status.Stale = &check, check.Stale()
-	for _, field := range check.Invalid() {
-		h.status.Reasons = append(h.status.Reasons, reasonIdentity+field)
+	if check.Future {
+		h.status.Reasons = append(h.status.Reasons, ReasonFuture)
 	}
-	if len(o.Reading.Ranks) > 1 {
-		// The load of an engine with several ranks was spread over them.
-		if c.Identity.DataParallel == 0 {
-			h.status.Reasons = append(h.status.Reasons, ReasonRanksUnknown)
-		}
-		h.ranks = max(1, float64(c.Identity.DataParallel))
+	for _, d := range check.Hard {
+		h.status.Reasons = append(h.status.Reasons, reasonIdentity+d.Field)
+	}
+	// The load of an engine with several ranks was spread over them.
+	measured := c.Identity.DataParallel
+	switch ranks := len(o.Reading.Ranks); {
+	case ranks > 1 && measured == 0, ranks == 1 && measured > 1 && live.DataParallel == 0:
+		h.status.Reasons = append(h.status.Reasons, ReasonRanksUnknown)
+	case ranks > 1:
+		h.ranks = float64(measured)
 	}
 	return h
 }
@@ -160,26 +160,41 @@ func (s *Sidecar) curveStatus(h heldCurve, r *rank, rep *Replica) CurveStatus {
 	r.drift.follow(status.Curve)
 	options := curve.LoadOptions{Last: r.lastMix, LastAge: now.Sub(r.lastMixAt)}
 	plain := spread(status.Curve, t, options, h.ranks)
-	if plain.Mix.Valid() {
+	// What a step gives by the curve is of the mix, which the load has told.
+	status.TokensPerStep = status.Curve.TokensPerStep(plain.Mix)
+	if status.TokensPerStep >= 1 && rep.TokensPerStep >= 1 {
+		options.Acceptance, options.CurveAcceptance = rep.TokensPerStep, status.TokensPerStep
+		plain = spread(status.Curve, t, options, h.ranks)
+	}
+	if plain.Mix.Valid() && !h.probing { // A probe's classes are not the users'.
 		r.lastMix, r.lastMixAt = plain.Mix, now
 	}
-	running := mean(r.window.last(rateWindow), func(r *reading) float64 { return r.running })
-	r.drift.observe(now, status.Curve, plain, running*h.ranks, rep.Latencies, !h.settled)
-	status.CorrectionFactor, status.TTFTRatio, status.ITLRatio = r.drift.factor(), r.drift.ttftRatio, r.drift.itlRatio
+	recent := r.window.last(rateWindow)
+	r.drift.observe(now, status.Curve, plain, work{
+		running:    mean(recent, func(r *reading) float64 { return r.running }) * h.ranks,
+		generation: rep.Rates.GenerationTokens * h.ranks,
+		kvUsage:    mean(recent, func(r *reading) float64 { return r.kvUsage }),
+		drafting:   rep.TokensPerStep / status.TokensPerStep,
+		latencies:  rep.Latencies,
+		restarted:  !h.settled, probing: h.probing,
+	})
+	status.CorrectionFactor = r.drift.factor()
+	status.TTFTRatio, status.ITLRatio, status.GenerationRatio = r.drift.ttftRatio, r.drift.itlRatio, r.drift.generationRatio
 	status.Load, status.CorrectionApplied = plain, s.config.ApplyCorrection
 	if s.config.ApplyCorrection && status.CorrectionFactor > 1 {
 		options.Correction = capacity.Pessimistic(status.CorrectionFactor)
 		status.Load = spread(status.Curve, t, options, h.ranks)
 	}
 	status.Load = perRank(status.Load, h.ranks)
-	if r.drift.stale() {
-		status.Stale = append(status.Stale, StaleDrift)
+	if status.TokensPerStep >= 1 && math.IsNaN(rep.TokensPerStep) {
+		status.Load.Reasons = append(status.Load.Reasons, ReasonAcceptanceUnknown)
 	}
-	status.Valid = status.Load.Valid
-	if !status.Valid {
-		for _, reason := range status.Load.Reasons {
-			status.Reasons = append(status.Reasons, string(reason))
-		}
+	if h.probing {
+		status.Load.Reasons = append(status.Load.Reasons, ReasonProbeRunning)
+	}
+	status.Stale = append(status.Stale, r.drift.stale()...)
+	if status.Valid = status.Load.Valid; !status.Valid {
+		status.Reasons = keeping(&status.Load)
 	}
 	status.Burstiness = r.burstiness
 	status.Burstier = r.burstiness.Burstier(shapeOf(status.Curve))
@@ -241,7 +256,7 @@ func noCurve(c *CurveStatus) string {
 	case len(c.Check.Hard) > 0:
 		return fmt.Sprintf("the capacity curve was measured on another engine (%s): measure this one, or allow it with an entry in the curve's reuse; %s", differences(c.Check.Hard), bound)
 	default:
-		return fmt.Sprintf("the capacity curve does not count (%s); %s", strings.Join(c.Reasons, ", "), bound)
+		return fmt.Sprintf("the capacity curve does not count, because %s; %s", strings.Join(c.Why(), "; "), bound)
 	}
 }
 
@@ -263,7 +278,10 @@ func curveWords(c *CurveStatus) []string {
 		words = append(words, "what is in the capacity curve's file now is not in force, the curve before it is: "+c.FileError)
 	}
 	if len(c.Stale) > 0 {
-		words = append(words, "measure the capacity curve again: "+strings.Join(c.Stale, ", "))
+		words = append(words, "measure the capacity curve again: "+strings.Join(c.Again(), "; "))
+	}
+	for _, limit := range c.Limits() {
+		words = append(words, "the load by the capacity curve: "+limit)
 	}
 	if c.Burstier {
 		words = append(words, fmt.Sprintf("requests come in bursts (dispersion %.1f) that the capacity curve was not measured with: its knee is too high for them", c.Burstiness.Dispersion))

@@ -21,6 +21,8 @@ type LoadedCurve struct {
 	Curve *curve.Curve
 	// Err is why what is in the file now is not in force; nil when it is.
 	Err error
+	// ProbeRunning tells that a probe is seen to measure it anew.
+	ProbeRunning bool
 }
 
 // CurveSource gives the curve in force; CurveFile implements it. It must not block.
@@ -37,9 +39,14 @@ func (f FixedCurve) Current() LoadedCurve { return LoadedCurve{Curve: f.Curve} }
 // CurveFile keeps the curve of a file, and follows the file. One that cannot
 // be read leaves the curve before it in force.
 type CurveFile struct {
+	// Probing, where it is set before Run, tells whether a probe measures the
+	// curve of this file anew; it is asked as often as the file is looked at.
+	Probing func() bool
+
 	path    string
 	logger  *slog.Logger
 	current atomic.Pointer[LoadedCurve]
+	probing atomic.Bool
 
 	// mutex guards reading: on demand and by itself.
 	mutex sync.Mutex
@@ -60,7 +67,11 @@ func OpenCurveFile(path string, logger *slog.Logger) (*CurveFile, error) {
 }
 
 // Current returns the curve in force.
-func (f *CurveFile) Current() LoadedCurve { return *f.current.Load() }
+func (f *CurveFile) Current() LoadedCurve {
+	loaded := *f.current.Load()
+	loaded.ProbeRunning = f.probing.Load()
+	return loaded
+}
 
 // Reload reads the file again. An error is also kept for Current, and logged.
 func (f *CurveFile) Reload() error {
@@ -75,6 +86,7 @@ func (f *CurveFile) Run(ctx context.Context) error {
 	look := time.NewTicker(curveLookInterval)
 	defer look.Stop()
 	for {
+		f.lookForProbe()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,6 +97,20 @@ func (f *CurveFile) Run(ctx context.Context) error {
 			}
 			f.mutex.Unlock()
 		}
+	}
+}
+
+// lookForProbe asks whether a probe runs, and logs when one begins or ends.
+func (f *CurveFile) lookForProbe() {
+	if f.Probing == nil {
+		return
+	}
+	running := f.Probing()
+	switch before := f.probing.Swap(running); {
+	case running && !before:
+		f.logger.Info("a probe measures the capacity curve anew; its load counts as traffic", "file", f.path)
+	case before && !running:
+		f.logger.Info("the probe of the capacity curve has ended", "file", f.path)
 	}
 }
 

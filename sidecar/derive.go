@@ -77,7 +77,7 @@ func (s *Sidecar) replica(r *rank, er *engine.Rank, at time.Time, memory memoryB
 	}
 	// Without a curve the ratio is a bound, and where it goes says little.
 	ratio := math.NaN()
-	if rep.Curve.Valid {
+	if rep.Curve.Valid && !held.probing { // A probe's load goes where the probe wants it.
 		ratio = rep.LoadRatio
 	}
 	if r.outlook.add(at, ratio) {
@@ -130,6 +130,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 		QueueTime:         meanOf(recent, func(r *reading) total { return r.queueTime }),
 		PrefillTime:       meanOf(recent, func(r *reading) total { return r.prefillTime }),
 	}
+	rep.TokensPerStep = tokensPerStep(stock)
 	rep.BacklogSeconds = backlogSeconds(stock, rateWindow)
 
 	usage := mean(stock, func(r *reading) float64 { return r.kvUsage })
@@ -423,6 +424,7 @@ func unknownReplica(modelName, engineRank string, state engine.State) Replica {
 		RequestsRunning: n, RequestsWaiting: n,
 		Rates:          Rates{n, n, n, n, n, n, n},
 		Latencies:      Latencies{n, n, n, n},
+		TokensPerStep:  n,
 		BacklogSeconds: n,
 		Curve:          unknownCurve(ReasonNoCurve),
 		Bottleneck:     capacity.Attribution{Bottleneck: capacity.BottleneckUnknown},

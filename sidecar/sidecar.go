@@ -86,6 +86,7 @@ type Sidecar struct {
 	gone         bool
 	resets       uint64
 	startup      startup
+	probed       time.Time // when a probe was last seen to measure the curve
 	steps        stepModel
 	ranks        map[rankKey]*rank
 	historyMutex sync.RWMutex

@@ -35,6 +35,7 @@ type fakeRank struct {
 	firstTokens, steps, readBytes              float64
 	interTokenCount, interTokenSum             float64
 	prefillCount, prefillSum                   float64
+	drafts, accepted                           float64
 }
 
 func (f *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -74,6 +75,10 @@ func (f *fakeEngine) page() string {
 	family("num_preemptions_total", "counter", func(r fakeRank) float64 { return r.preemptions })
 	family("prompt_tokens_total", "counter", func(r fakeRank) float64 { return r.computed })
 	family("generation_tokens_total", "counter", func(r fakeRank) float64 { return r.generated })
+	if slices.ContainsFunc(f.ranks, func(r fakeRank) bool { return r.drafts > 0 }) {
+		family("spec_decode_num_drafts_total", "counter", func(r fakeRank) float64 { return r.drafts })
+		family("spec_decode_num_accepted_tokens_total", "counter", func(r fakeRank) float64 { return r.accepted })
+	}
 	family("estimated_read_bytes_per_gpu_total", "counter", func(r fakeRank) float64 { return r.readBytes })
 	family("estimated_write_bytes_per_gpu_total", "counter", func(r fakeRank) float64 { return r.readBytes / 10 })
 	fmt.Fprintf(&b, "# TYPE vllm:prompt_tokens_by_source_total counter\n")

@@ -108,6 +108,9 @@ type Replica struct {
 	RateSpan  time.Duration
 	Rates     Rates
 	Latencies Latencies
+	// TokensPerStep is the mean of tokens that a step of a sequence gives with
+	// speculative decoding, over the last 5 minutes; not known without it.
+	TokensPerStep float64
 	// BacklogSeconds is how long the engine needs to admit what waits.
 	BacklogSeconds float64
 	// Bandwidth has the sources that are known, best first.

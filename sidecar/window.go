@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/collector/engine"
 )
 
@@ -21,6 +22,9 @@ type reading struct {
 	finished         float64
 	steps            float64
 	bytesMoved       float64
+	drafts           float64
+	accepted         float64
+	draftedLength    float64
 	firstToken       total
 	interToken       total
 	queueTime        total
@@ -45,6 +49,9 @@ func readingOf(at time.Time, r *engine.Rank) reading {
 		finished:         r.Value(engine.RequestsFinished),
 		steps:            r.Value(engine.EngineSteps),
 		bytesMoved:       r.Value(engine.EstimatedReadBytes) + r.Value(engine.EstimatedWriteBytes),
+		drafts:           r.Value(engine.SpeculativeDrafts),
+		accepted:         r.Value(engine.SpeculativeAccepted),
+		draftedLength:    r.Value(engine.SpeculativeLength),
 		firstToken:       totalOf(r.Histogram(engine.TimeToFirstToken)),
 		interToken:       totalOf(r.Histogram(engine.InterTokenLatency)),
 		queueTime:        totalOf(r.Histogram(engine.QueueTime)),
@@ -144,6 +151,24 @@ func meanOf(rs []reading, histogram func(*reading) total) float64 {
 		return math.NaN()
 	}
 	return sum / count
+}
+
+// tokensPerStep is the mean of tokens that a step of a sequence gave with
+// speculative decoding over the readings: by what was drafted and accepted, else
+// by the lengths that the engine tells itself. NaN when nothing was drafted.
+func tokensPerStep(rs []reading) float64 {
+	drafts, _ := increase(rs, func(r *reading) float64 { return r.drafts })
+	accepted, _ := increase(rs, func(r *reading) float64 { return r.accepted })
+	if n := capacity.TokensPerStep(drafts, accepted); !math.IsNaN(n) {
+		return n
+	}
+	var lengths, n float64
+	for i := range rs {
+		if rs[i].draftedLength >= 1 {
+			lengths, n = lengths+rs[i].draftedLength, n+1
+		}
+	}
+	return lengths / n
 }
 
 // offeredRequests returns the rate at which requests arrive, whether or not

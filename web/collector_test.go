@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/sidecar"
 )
@@ -168,6 +170,7 @@ func TestOnlyKnownNumbersArePublished(t *testing.T) {
 		"headroom_worst_rank", "headroom_all_ranks", "headroom_bandwidth", "occupancy", "_per_second", "headroom_engine_requests_", "_mean_seconds", "backlog", "limit_info",
 		"headroom_curve_coverage", "headroom_curve_knee", "headroom_curve_class", "headroom_curve_correction", "headroom_curve_latency", "headroom_curve_watermark",
 		"headroom_curve_mix", "headroom_curve_arrival", "headroom_forecast", "headroom_burn", "headroom_bottleneck",
+		"headroom_curve_generation", "headroom_rank_imbalance", "headroom_binding_rank", "speculative",
 	}
 	for _, state := range engine.States {
 		t.Run(string(state), func(t *testing.T) {
@@ -239,6 +242,88 @@ func TestOverRanks(t *testing.T) {
 				t.Errorf("all ranks %v (%v), want %v (%v)", v, there, c.sum, c.hasTotal)
 			}
 		})
+	}
+}
+
+// The ranks of a pod together: the mean by their traffic, which of them binds,
+// and how uneven they are, in the metrics and in the JSON.
+func TestUnevenRanks(t *testing.T) {
+	with := func(name string, load, offered float64) sidecar.Replica {
+		r := rank(name)
+		r.LoadRatio, r.HeadroomRatio, r.Rates.OfferedRequests = load, 1-load, offered
+		return r
+	}
+	stale := rank("2")
+	stale.State = engine.StateStale
+	for _, c := range []struct {
+		name  string
+		ranks []sidecar.Replica
+		// load and imbalance are NaN when they are not there, binding is empty.
+		load, imbalance float64
+		binding         string
+	}{
+		{"even", []sidecar.Replica{with("0", 0.5, 4), with("1", 0.5, 4)}, 0.5, 1, "0"},
+		{"uneven", []sidecar.Replica{with("0", 0.2, 1), with("1", 0.6, 3)}, 0.5, 1.5, "1"},
+		{"all on one of four", []sidecar.Replica{with("0", 0, 0), with("1", 0, 0), with("2", 0.8, 8), with("3", 0, 0)}, 0.8, 4, "2"},
+		{"none has any", []sidecar.Replica{with("0", 0, 0), with("1", 0, 0)}, 0, nan, "0"},
+		{"over full", []sidecar.Replica{with("0", 1.5, 3), with("1", 0.5, 1)}, 1.25, 1.5, "0"},
+		{"load of one unknown", []sidecar.Replica{with("0", 0.5, 4), with("1", nan, 4)}, nan, nan, ""},
+		{"traffic of one unknown", []sidecar.Replica{with("0", 0.2, 4), with("1", 0.6, nan)}, nan, 1.5, "1"},
+		{"one stale", []sidecar.Replica{with("0", 0.4, 4), with("1", 0.6, 4), stale}, nan, nan, "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := build(withRanks(c.ranks...))
+			got := series(t, s)
+			document := at(t, decode(t, s), "models.0").(map[string]any)
+			value := func(name, key string, want float64) {
+				t.Helper()
+				v, there := got[fmt.Sprintf("%s{model_name=%q}", name, model)]
+				if there == math.IsNaN(want) || there && math.Abs(v-want) > 1e-9 {
+					t.Errorf("%s is %v (%v), want %v", name, v, there, want)
+				}
+				if v, there := document[key].(float64); there == math.IsNaN(want) || there && math.Abs(v-want) > 1e-9 {
+					t.Errorf("%s is %v, want %v", key, document[key], want)
+				}
+			}
+			value("headroom_all_ranks_load_ratio", "load_ratio", c.load)
+			value("headroom_rank_imbalance_ratio", "imbalance_ratio", c.imbalance)
+			for _, r := range c.ranks {
+				v, there := got[fmt.Sprintf("headroom_binding_rank{engine=%q,model_name=%q}", r.Engine, model)]
+				if there != (c.binding != "" && r.State.Known()) || there && v != truth(r.Engine == c.binding) {
+					t.Errorf("rank %s binds: %v (%v), want that of %q", r.Engine, v, there, c.binding)
+				}
+			}
+			if name, _ := document["binding_rank"].(string); name != c.binding || document["ranks"] != float64(len(c.ranks)) {
+				t.Errorf("%v of %v ranks binds, want %q of %d", document["binding_rank"], document["ranks"], c.binding, len(c.ranks))
+			}
+		})
+	}
+	// Of one rank there is nothing to compare.
+	for name := range series(t, build()) {
+		if strings.HasPrefix(name, "headroom_binding_rank") || strings.HasPrefix(name, "headroom_rank_imbalance") || strings.HasPrefix(name, "headroom_all_ranks_load") {
+			t.Errorf("%s of a single rank", name)
+		}
+	}
+}
+
+// A curve that says it was measured later than now has no age.
+func TestAgeIsNeverNegative(t *testing.T) {
+	future := func(s *sidecar.Snapshot) {
+		c := &s.Replicas[0].Curve
+		c.Valid, c.Reasons, c.Age = false, []string{sidecar.ReasonFuture}, 0
+		c.Check = &curve.Check{Future: true}
+	}
+	s := build(inForce, future)
+	for name, v := range series(t, s) {
+		if strings.HasPrefix(name, "headroom_curve_age_seconds") {
+			t.Errorf("%s %v", name, v)
+		}
+	}
+	if age := at(t, decode(t, s), "replicas.0.curve.age_seconds"); age != nil {
+		t.Errorf("age_seconds is %v", age)
+	}
+	if text := at(t, decode(t, s), "replicas.0.curve.notice.text").(string); !strings.Contains(text, "Why: it says that it was measured later than now") {
+		t.Errorf("the notice says %q", text)
 	}
 }
 

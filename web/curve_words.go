@@ -72,56 +72,6 @@ func compareDown(a, b float64) int {
 	return 0
 }
 
-// curveReasonWords put the codes of why a curve does not count into words.
-var curveReasonWords = map[string]string{
-	sidecar.ReasonNoCurve:                   "none was given",
-	sidecar.ReasonIdentityUnknown:           "the engine's identity is not known: give --identity model=NAME",
-	sidecar.ReasonRanksUnknown:              "the engine has several ranks, and the curve does not say over how many its load was spread",
-	string(capacity.ReasonNoTraffic):        "nothing is offered, so there is no mix of now",
-	string(capacity.ReasonRatesUnknown):     "a rate that the mix needs is not known",
-	string(capacity.ReasonNotAdmitted):      "requests come and none is admitted, so nothing is known of them",
-	string(capacity.ReasonNoHistograms):     "the engine has no histograms of lengths, so the mix rests on sums",
-	string(capacity.ReasonFewCompletions):   fmt.Sprintf("fewer than %d requests were seen to end in the last %.0f minutes", capacity.MinCompletions, capacity.MixWindowMax.Minutes()),
-	string(capacity.ReasonCoverageLow):      fmt.Sprintf("its classes explain less than %s of the traffic", percent(capacity.MinCoverage)),
-	string(capacity.ReasonNoClasses):        "it has no class",
-	string(curve.ReasonClassWithoutKnee):    "a class of the traffic has no known knee",
-	string(curve.ReasonLastMix):             "no mix of now is seen; the last one stands in",
-	string(curve.ReasonDefaultMix):          "no mix of now is seen; the one that the curve declares stands in",
-	string(curve.ReasonPrefillShareUnknown): "how much of a class's load is prefill is not known",
-	string(curve.ReasonResourcesUnknown):    "what its classes use at their knees is not known, so their loads are added up",
-	"age":                                   fmt.Sprintf("it is older than %.0f days", curve.MaxAge.Hours()/24),
-	sidecar.StaleDrift:                      "latencies have been far from what it says for half an hour",
-}
-
-// describeReason puts a code into words; a field of the identity says how it differs.
-func describeReason(code string, check *curve.Check) string {
-	if words, ok := curveReasonWords[code]; ok {
-		return words
-	}
-	if field, ok := strings.CutPrefix(code, "identity_"); ok {
-		code = field
-	}
-	if check != nil {
-		for _, d := range slices.Concat(check.Hard, check.Soft) {
-			if d.Field == code {
-				return d.String()
-			}
-		}
-	}
-	if state, ok := strings.CutPrefix(code, "engine_"); ok {
-		return "the engine is " + state
-	}
-	return strings.ReplaceAll(code, "_", " ")
-}
-
-func describeReasons(codes []string, check *curve.Check) string {
-	words := make([]string, len(codes))
-	for i, code := range codes {
-		words[i] = describeReason(code, check)
-	}
-	return strings.Join(words, "; ")
-}
-
 // curveFacts are what a reader must know to believe the curve's number, and
 // what it says of the time to come.
 func curveFacts(r *sidecar.Replica) []curveFact {
@@ -134,14 +84,17 @@ func describeValidity(c *sidecar.CurveStatus) curveFact {
 	if !c.Valid {
 		f.Value = "does not count"
 		if len(c.Reasons) > 0 {
-			notes = append(notes, "Why: "+describeReasons(c.Reasons, c.Check)+".")
+			notes = append(notes, "Why: "+strings.Join(c.Why(), "; ")+".")
 		}
 	}
 	if len(c.Stale) > 0 {
-		notes = append(notes, "Measure it again: "+describeReasons(c.Stale, c.Check)+".")
+		notes = append(notes, "Measure it again: "+strings.Join(c.Again(), "; ")+".")
 	}
 	if c.FileError != "" {
 		notes = append(notes, "Its file has changed, and cannot be used: "+c.FileError+".")
+	}
+	if limits := c.Limits(); c.Valid && len(limits) > 0 {
+		notes = append(notes, "To be known: "+strings.Join(limits, "; ")+".")
 	}
 	if c.Burstier {
 		notes = append(notes, "Requests come in bursts that it was not measured with: its knee is too high for them.")

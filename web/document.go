@@ -25,7 +25,9 @@ type document struct {
 	WatermarkRatio     number            `json:"watermark_ratio"`
 	Engine             engineDocument    `json:"engine"`
 	Replicas           []replicaDocument `json:"replicas"`
-	GPUs               []gpuDocument     `json:"gpus"`
+	// Models are the ranks of each model together.
+	Models []modelDocument `json:"models"`
+	GPUs   []gpuDocument   `json:"gpus"`
 	// GPUError is why gpus is empty.
 	GPUError *string `json:"gpu_error"`
 }
@@ -52,29 +54,57 @@ type engineDocument struct {
 }
 
 type replicaDocument struct {
-	ModelName         string              `json:"model_name"`
-	Engine            string              `json:"engine"`
-	EngineType        *string             `json:"engine_type"`
-	EngineVersion     *string             `json:"engine_version"`
-	State             engine.State        `json:"state"`
-	Summary           string              `json:"summary"`
-	HeadroomRatio     number              `json:"headroom_ratio"`
-	BindingConstraint *string             `json:"binding_constraint"`
-	Zone              capacity.Zone       `json:"zone"`
-	LoadRatio         map[string]number   `json:"load_ratio"`
-	Left              leftDocument        `json:"left"`
-	Occupancy         occupancyDocuments  `json:"occupancy"`
-	TokenBudget       limitDocument       `json:"token_budget"`
-	Requests          requestsDocument    `json:"requests"`
-	Rates             ratesDocument       `json:"rates"`
-	Latencies         latenciesDocument   `json:"latencies"`
-	BacklogSeconds    number              `json:"backlog_seconds"`
-	Bandwidth         *bandwidthDocument  `json:"bandwidth_saturation"`
-	Curve             curveDocument       `json:"curve"`
-	Bottleneck        *bottleneckDocument `json:"bottleneck"`
-	Forecast          *forecastDocument   `json:"forecast"`
-	Burn              *burnDocument       `json:"burn"`
-	Reasons           []string            `json:"reasons"`
+	ModelName         string             `json:"model_name"`
+	Engine            string             `json:"engine"`
+	EngineType        *string            `json:"engine_type"`
+	EngineVersion     *string            `json:"engine_version"`
+	State             engine.State       `json:"state"`
+	Summary           string             `json:"summary"`
+	HeadroomRatio     number             `json:"headroom_ratio"`
+	BindingConstraint *string            `json:"binding_constraint"`
+	Zone              capacity.Zone      `json:"zone"`
+	LoadRatio         map[string]number  `json:"load_ratio"`
+	Left              leftDocument       `json:"left"`
+	Occupancy         occupancyDocuments `json:"occupancy"`
+	TokenBudget       limitDocument      `json:"token_budget"`
+	Requests          requestsDocument   `json:"requests"`
+	Rates             ratesDocument      `json:"rates"`
+	Latencies         latenciesDocument  `json:"latencies"`
+	// TokensPerStep is what a step of a sequence gives with speculative decoding.
+	TokensPerStep  number              `json:"speculative_tokens_per_step"`
+	BacklogSeconds number              `json:"backlog_seconds"`
+	Bandwidth      *bandwidthDocument  `json:"bandwidth_saturation"`
+	Curve          curveDocument       `json:"curve"`
+	Bottleneck     *bottleneckDocument `json:"bottleneck"`
+	Forecast       *forecastDocument   `json:"forecast"`
+	Burn           *burnDocument       `json:"burn"`
+	Reasons        []string            `json:"reasons"`
+}
+
+// modelDocument is the ranks of one model together.
+type modelDocument struct {
+	ModelName string `json:"model_name"`
+	Ranks     int    `json:"ranks"`
+	// LoadRatio, and that by the curve, are the means of the ranks', weighted by their traffic.
+	LoadRatio      number `json:"load_ratio"`
+	CurveLoadRatio number `json:"curve_load_ratio"`
+	// HeadroomRatio is the smallest, which is the binding rank's.
+	HeadroomRatio number  `json:"headroom_ratio"`
+	BindingRank   *string `json:"binding_rank"`
+	// ImbalanceRatio is the largest load ratio / the plain mean.
+	ImbalanceRatio number `json:"imbalance_ratio"`
+}
+
+func newModelDocument(ranks []*sidecar.Replica) modelDocument {
+	d := modelDocument{
+		ModelName: ranks[0].ModelName, Ranks: len(ranks),
+		LoadRatio: number(loadOverRanks(ranks)), CurveLoadRatio: number(curveOverRanks(ranks)),
+		HeadroomRatio: number(worstRank(ranks)), ImbalanceRatio: number(rankImbalance(ranks)),
+	}
+	if r := bindingRank(ranks); r != nil {
+		d.BindingRank = optional(r.Engine)
+	}
+	return d
 }
 
 type leftDocument struct {
@@ -172,11 +202,15 @@ func newDocument(s *sidecar.Snapshot, now time.Time) document {
 		WatermarkRatio:     capacity.Watermark,
 		Engine:             newEngineDocument(s, now),
 		Replicas:           make([]replicaDocument, 0, len(s.Replicas)),
+		Models:             []modelDocument{},
 		GPUs:               make([]gpuDocument, 0, len(s.GPU.Readings)),
 		GPUError:           optional(gpuError(s.GPU.Status)),
 	}
 	for i := range s.Replicas {
 		d.Replicas = append(d.Replicas, newReplicaDocument(s, &s.Replicas[i]))
+	}
+	for _, ranks := range ranksByModel(s) {
+		d.Models = append(d.Models, newModelDocument(ranks))
 	}
 	for _, g := range s.GPU.Readings {
 		d.GPUs = append(d.GPUs, gpuDocument{
@@ -256,7 +290,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 		TokenBudget:   limitDocument{Tokens: unknown},
 		Requests:      requestsDocument{unknown, unknown},
 		Rates:         ratesDocument{unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown},
-		Latencies:     latenciesDocument{unknown, unknown, unknown, unknown}, BacklogSeconds: unknown,
+		Latencies:     latenciesDocument{unknown, unknown, unknown, unknown}, TokensPerStep: unknown, BacklogSeconds: unknown,
 		Summary: summarize(r),
 		Reasons: list(r.Reasons),
 	}
@@ -282,7 +316,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 	d.Latencies = latenciesDocument{
 		number(r.Latencies.TimeToFirstToken), number(r.Latencies.InterTokenLatency), number(r.Latencies.QueueTime), number(r.Latencies.PrefillTime),
 	}
-	d.BacklogSeconds = number(r.BacklogSeconds)
+	d.TokensPerStep, d.BacklogSeconds = number(r.TokensPerStep), number(r.BacklogSeconds)
 	if len(r.Bandwidth) > 0 {
 		d.Bandwidth = &bandwidthDocument{number(r.Bandwidth[0].Ratio), r.Bandwidth[0].Source}
 	}

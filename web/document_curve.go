@@ -36,10 +36,15 @@ type curveDocument struct {
 	WatermarkRatio  number `json:"watermark_ratio"`
 	OfferedRequests number `json:"offered_requests_per_second"`
 	// KneeRequests is the rate of the present mix at which the load ratio is 1.
-	KneeRequests number                `json:"knee_requests_per_second"`
-	Classes      []curveClassDocument  `json:"classes"`
-	Correction   curveCorrection       `json:"correction"`
-	Burstiness   curveBurstiness       `json:"burstiness"`
+	KneeRequests number               `json:"knee_requests_per_second"`
+	Classes      []curveClassDocument `json:"classes"`
+	Correction   curveCorrection      `json:"correction"`
+	Burstiness   curveBurstiness      `json:"burstiness"`
+	// TokensPerStep is what a step of a sequence gave with speculative decoding
+	// when the curve was measured, of the present mix.
+	TokensPerStep number `json:"speculative_tokens_per_step"`
+	// ProbeRunning tells that a probe is seen to measure the curve anew.
+	ProbeRunning bool                  `json:"probe_running"`
 	Differences  []differencesDocument `json:"differences"`
 	// Picture is what the page draws; null without a curve.
 	Picture *curveView `json:"picture"`
@@ -62,6 +67,8 @@ type curveCorrection struct {
 	// Mean latencies now / what the curve says.
 	TTFTRatio number `json:"time_to_first_token_ratio"`
 	ITLRatio  number `json:"inter_token_latency_ratio"`
+	// GenerationRatio is generated tokens per second now / what the curve says.
+	GenerationRatio number `json:"generation_rate_ratio"`
 }
 
 type curveBurstiness struct {
@@ -88,16 +95,16 @@ func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
 		CoverageRatio: unknown, MixSource: string(capacity.MixNone), MixReasons: []string{}, Completions: unknown,
 		LoadRatio: unknown, WatermarkRatio: unknown, OfferedRequests: unknown, KneeRequests: unknown,
 		Classes: []curveClassDocument{}, Differences: differencesOf(c.Check),
-		Correction: curveCorrection{Factor: unknown, TTFTRatio: unknown, ITLRatio: unknown},
-		Burstiness: curveBurstiness{DispersionRatio: unknown},
-		Picture:    newCurveView(r, nil, at),
+		Correction: curveCorrection{Factor: unknown, TTFTRatio: unknown, ITLRatio: unknown, GenerationRatio: unknown},
+		Burstiness: curveBurstiness{DispersionRatio: unknown}, TokensPerStep: unknown, ProbeRunning: c.ProbeRunning,
+		Picture: newCurveView(r, nil, at),
 	}
 	if c.Curve == nil {
 		return d
 	}
 	measured := c.Curve.Finished.UTC()
 	d.ID, d.Source, d.Estimate, d.Measured = optional(c.Curve.ID), optional(string(c.Curve.Source)), c.Curve.Estimate, &measured
-	d.AgeSeconds = seconds(c.Age)
+	d.AgeSeconds = number(curveAge(c))
 	if !r.State.Known() {
 		return d
 	}
@@ -106,7 +113,8 @@ func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
 		d.MixReasons = append(d.MixReasons, string(r))
 	}
 	d.LoadRatio, d.OfferedRequests = number(l.Ratio), number(c.OfferedRequests)
-	d.Correction = curveCorrection{number(c.CorrectionFactor), c.CorrectionApplied, number(c.TTFTRatio), number(c.ITLRatio)}
+	d.Correction = curveCorrection{number(c.CorrectionFactor), c.CorrectionApplied, number(c.TTFTRatio), number(c.ITLRatio), number(c.GenerationRatio)}
+	d.TokensPerStep = number(c.TokensPerStep)
 	d.Burstiness = curveBurstiness{number(c.Burstiness.Dispersion), c.Burstier}
 	if c.Valid {
 		d.WatermarkRatio, d.KneeRequests = number(l.Watermark), number(l.Knee)

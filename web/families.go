@@ -75,6 +75,12 @@ var groups = []group{
 		families: []family{
 			{"headroom_worst_rank_ratio", gauge, "Smallest headroom ratio of the ranks whose state is ok or idle.",
 				modelLabels, perModel(worstRank)},
+			{"headroom_all_ranks_load_ratio", gauge, "Load ratio of all ranks together: the mean of theirs, weighted by the requests that they are offered.",
+				modelLabels, severalRanks(loadOverRanks)},
+			{"headroom_rank_imbalance_ratio", gauge, "Largest load ratio of a model's ranks / the mean of them: 1 is even, the number of ranks is all on one. Only of several ranks.",
+				modelLabels, severalRanks(rankImbalance)},
+			{"headroom_binding_rank", gauge, "1 for the rank with the largest load ratio, 0 for the model's others. Only of several ranks.",
+				rankLabels, readBindingRank},
 			{"headroom_all_ranks_curve_load_ratio", gauge, "Load ratio by the capacity curve of all ranks together: the mean of theirs, weighted by the requests that they are offered.",
 				modelLabels, perModel(curveOverRanks)},
 			{"headroom_all_ranks_requests_per_second", gauge, "Requests per second of the present traffic mix that all ranks together can still take.",
@@ -105,7 +111,7 @@ var groups = []group{
 					add(1, c.ID, string(c.Source), strconv.FormatBool(c.Estimate))
 				})},
 			{"headroom_curve_age_seconds", gauge, "Seconds since the capacity curve was measured.",
-				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(r.Curve.Age.Seconds()) })},
+				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(curveAge(&r.Curve)) })},
 			{"headroom_curve_last_reload_successful", gauge, "1 when what is in the capacity curve's file is in force, 0 when it could not be read and the curve before it stays.",
 				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.FileError == "")) })},
 			{"headroom_curve_coverage_ratio", gauge, "Share of the live traffic that the curve's classes explain; the curve counts from 0.9 on.",
@@ -135,6 +141,12 @@ var groups = []group{
 						add(r.Curve.ITLRatio, "inter_token_latency")
 					}
 				})},
+			{"headroom_curve_generation_rate_ratio", gauge, "Generated tokens per second of the last minute / what the curve says at as many running requests. Only with 30 % or more of the KV cache in use: with less the rate is that of the traffic.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.GenerationRatio })},
+			{"headroom_curve_speculative_tokens_per_step", gauge, "Tokens that a step of a sequence gave with speculative decoding when the curve was measured, of the present mix.",
+				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.TokensPerStep })},
+			{"headroom_curve_probe_running", gauge, "1 while a probe is seen to measure this curve anew, whose load counts as traffic, 0 while none is.",
+				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.ProbeRunning)) })},
 			{"headroom_curve_arrival_dispersion_ratio", gauge, "How bursty arrivals are: variance / mean of their counts, 1 when they are random. Not there before at least 60 s of arrivals.",
 				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.Burstiness.Dispersion })},
 		},
@@ -241,6 +253,9 @@ var groups = []group{
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Rates.Preemptions })},
 			{"headroom_engine_steps_per_second", gauge, "Engine steps (forward passes) per second.",
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Rates.Steps })},
+
+			{"headroom_engine_speculative_tokens_per_step", gauge, "Mean of tokens that a step of a sequence gives with speculative decoding, 1 + accepted tokens / drafts over the last 5 minutes. Only while the engine drafts.",
+				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.TokensPerStep })},
 
 			{"headroom_engine_time_to_first_token_mean_seconds", gauge, "Mean time to first token over the last minute, in seconds.",
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Latencies.TimeToFirstToken })},
@@ -355,16 +370,93 @@ func stat(value func(*engine.Stats) uint64) func(view, add) {
 // perModel folds the ranks of each model into one number.
 func perModel(fold func([]*sidecar.Replica) float64) func(view, add) {
 	return ofSnapshot(func(s *sidecar.Snapshot, _ view, add add) {
-		ranks := map[string][]*sidecar.Replica{}
-		for i := range s.Replicas {
-			if r := &s.Replicas[i]; r.ModelName != "" || r.Engine != "" {
-				ranks[r.ModelName] = append(ranks[r.ModelName], r)
-			}
-		}
-		for model, of := range ranks {
-			add(fold(of), model)
+		for _, ranks := range ranksByModel(s) {
+			add(fold(ranks), ranks[0].ModelName)
 		}
 	})
+}
+
+// ranksByModel are the ranks that have a name, those of each model together.
+func ranksByModel(s *sidecar.Snapshot) [][]*sidecar.Replica {
+	var models [][]*sidecar.Replica
+	for i := range s.Replicas {
+		r := &s.Replicas[i]
+		if r.ModelName == "" && r.Engine == "" {
+			continue
+		}
+		at := slices.IndexFunc(models, func(ranks []*sidecar.Replica) bool { return ranks[0].ModelName == r.ModelName })
+		if at < 0 {
+			models = append(models, nil)
+			at = len(models) - 1
+		}
+		models[at] = append(models[at], r)
+	}
+	return models
+}
+
+// severalRanks folds the ranks of each model that has more than one.
+func severalRanks(fold func([]*sidecar.Replica) float64) func(view, add) {
+	return perModel(func(ranks []*sidecar.Replica) float64 {
+		if len(ranks) < 2 {
+			return math.NaN()
+		}
+		return fold(ranks)
+	})
+}
+
+// loadOverRanks is the load ratio of ranks together.
+func loadOverRanks(ranks []*sidecar.Replica) float64 {
+	return overRanks(ranks,
+		func(r *sidecar.Replica) float64 { return r.LoadRatio },
+		func(r *sidecar.Replica) float64 { return r.Rates.OfferedRequests })
+}
+
+// rankImbalance is the largest load ratio / the mean; unknown without any load.
+func rankImbalance(ranks []*sidecar.Replica) float64 {
+	most, sum := math.Inf(-1), 0.0
+	for _, r := range ranks {
+		if !r.State.Known() {
+			return math.NaN()
+		}
+		most, sum = math.Max(most, r.LoadRatio), sum+r.LoadRatio // math.Max keeps NaN
+	}
+	if !(sum > 0) {
+		return math.NaN()
+	}
+	return most * float64(len(ranks)) / sum
+}
+
+// bindingRank is the one with the largest load ratio, the first of equals; nil
+// when a rank that serves does not know its own, for that one may be it.
+func bindingRank(ranks []*sidecar.Replica) *sidecar.Replica {
+	var binding *sidecar.Replica
+	for _, r := range ranks {
+		switch {
+		case !r.State.Known():
+		case math.IsNaN(r.LoadRatio):
+			return nil
+		case binding == nil || r.LoadRatio > binding.LoadRatio:
+			binding = r
+		}
+	}
+	return binding
+}
+
+func readBindingRank(v view, add add) {
+	if v.snapshot == nil {
+		return
+	}
+	for _, ranks := range ranksByModel(v.snapshot) {
+		binding := bindingRank(ranks)
+		if binding == nil || len(ranks) < 2 {
+			continue
+		}
+		for _, r := range ranks {
+			if r.State.Known() {
+				add(truth(r == binding), r.ModelName, r.Engine)
+			}
+		}
+	}
 }
 
 // worstRank is the smallest headroom ratio of the ranks that serve; unknown
@@ -444,6 +536,14 @@ func valid(value func(*sidecar.Replica) float64) func(view, add) {
 	})
 }
 
+// curveAge in seconds; unknown of a curve that says it was measured later than now.
+func curveAge(c *sidecar.CurveStatus) float64 {
+	if c.Check != nil && c.Check.Future {
+		return math.NaN()
+	}
+	return c.Age.Seconds()
+}
+
 // maxClasses bounds the series of a curve's classes.
 const maxClasses = 16
 
@@ -481,23 +581,32 @@ func readBottleneck(r *sidecar.Replica, add rankAdd) {
 	}
 }
 
-// curveOverRanks is the curve's load ratio of a pod's ranks together; unknown
-// when it is of one of them. Without any requests the ranks weigh the same.
+// curveOverRanks is the curve's load ratio of a pod's ranks together.
 func curveOverRanks(ranks []*sidecar.Replica) float64 {
-	var weighted, plain, requests float64
+	if slices.ContainsFunc(ranks, func(r *sidecar.Replica) bool { return r.Curve.Curve == nil }) {
+		return math.NaN()
+	}
+	return overRanks(ranks,
+		func(r *sidecar.Replica) float64 { return r.Curve.Load.Ratio },
+		func(r *sidecar.Replica) float64 { return r.Curve.OfferedRequests })
+}
+
+// overRanks is the mean of a ratio over ranks, weighted by their requests;
+// unknown when it is of one of them. Without any requests the ranks weigh the same.
+func overRanks(ranks []*sidecar.Replica, ratio, requests func(*sidecar.Replica) float64) float64 {
+	var weighted, plain, offered float64
 	for _, r := range ranks {
-		if !r.State.Known() || r.Curve.Curve == nil {
+		if !r.State.Known() {
 			return math.NaN()
 		}
-		ratio := r.Curve.Load.Ratio
-		weighted += ratio * r.Curve.OfferedRequests
-		plain += ratio
-		requests += r.Curve.OfferedRequests
+		weighted += ratio(r) * requests(r)
+		plain += ratio(r)
+		offered += requests(r)
 	}
-	if requests == 0 {
+	if offered == 0 {
 		return plain / float64(len(ranks))
 	}
-	return weighted / requests
+	return weighted / offered
 }
 
 func readLimits(r *sidecar.Replica, add rankAdd) {

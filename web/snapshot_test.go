@@ -79,6 +79,7 @@ func rank(name string) sidecar.Replica {
 		RequestsRunning: 159, RequestsWaiting: 0,
 		Rates:          sidecar.Rates{OfferedRequests: 23.3, ServedRequests: 23.1, PromptTokens: 11929.6, ComputedPromptTokens: 10810.5, GenerationTokens: 5964.8, Preemptions: 0, Steps: 41.5},
 		Latencies:      sidecar.Latencies{TimeToFirstToken: 0.182, InterTokenLatency: 0.0213, QueueTime: 0.0042, PrefillTime: 0.121},
+		TokensPerStep:  nan,
 		BacklogSeconds: 0,
 		Bandwidth:      []sidecar.BandwidthSaturation{{Ratio: 0.62, Source: "engine"}, {Ratio: 0.58, Source: "model"}},
 		Curve:          sidecar.CurveStatus{Reasons: []string{reasonNoCurve}},
@@ -122,7 +123,7 @@ func measuredCurve(classes ...string) sidecar.CurveStatus {
 	return sidecar.CurveStatus{
 		Valid: true, Curve: c, Age: 40 * 24 * time.Hour, Stale: []string{"engine_version", "age"},
 		Check: &curve.Check{Valid: true, Soft: []curve.Difference{soft}, Old: true},
-		Load:  load, OfferedRequests: 23.3, CorrectionFactor: 1.04, TTFTRatio: 1.1, ITLRatio: 1.03,
+		Load:  load, OfferedRequests: 23.3, CorrectionFactor: 1.04, TTFTRatio: 1.1, ITLRatio: 1.03, GenerationRatio: 0.98, TokensPerStep: nan,
 		Burstiness: capacity.Burstiness{BinSeconds: 1, Bins: 300, Dispersion: 1.2, Shape: 0.83, ShapeError: 0.08},
 	}
 }
@@ -138,6 +139,7 @@ func unknownRank(name string, state engine.State) sidecar.Replica {
 		RequestsRunning: nan, RequestsWaiting: nan,
 		Rates:          sidecar.Rates{OfferedRequests: nan, ServedRequests: nan, PromptTokens: nan, ComputedPromptTokens: nan, GenerationTokens: nan, Preemptions: nan, Steps: nan},
 		Latencies:      sidecar.Latencies{TimeToFirstToken: nan, InterTokenLatency: nan, QueueTime: nan, PrefillTime: nan},
+		TokensPerStep:  nan,
 		BacklogSeconds: nan,
 	}
 }

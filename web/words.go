@@ -135,7 +135,7 @@ func curveNotice(c sidecar.CurveStatus) *notice {
 	if len(c.Reasons) > 0 && !slices.Contains(c.Reasons, reasonNoCurve) {
 		return &notice{
 			"The capacity curve is not in force: headroom here is an upper bound.",
-			"Why: " + describeReasons(c.Reasons, c.Check) + ". Until that is mended, the load ratios come from the engine's own limits, which latency usually reaches first.",
+			"Why: " + strings.Join(c.Why(), "; ") + ". Until that is mended, the load ratios come from the engine's own limits, which latency usually reaches first.",
 		}
 	}
 	return &notice{
