@@ -17,6 +17,7 @@ import (
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
+	"headroom_exporter/probe/knee"
 	"headroom_exporter/sidecar"
 )
 
@@ -288,6 +289,8 @@ func (f *curveFlags) open(logger *slog.Logger) (*sidecar.CurveFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--curve.file: %w", err)
 	}
+	partial := partialOf(f.file)
+	file.Probing = func() bool { return errors.Is(knee.JournalInUse(partial), knee.ErrInUse) }
 	return file, nil
 }
 

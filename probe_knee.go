@@ -111,7 +111,10 @@ func (f *kneeFlags) settle() time.Duration {
 func say(line string) { fmt.Fprintln(os.Stderr, line) }
 
 // partial is where what was measured is kept until the curve is written.
-func (f *kneeFlags) partial() string { return f.curve + ".partial" }
+func (f *kneeFlags) partial() string { return partialOf(f.curve) }
+
+// partialOf is where a search keeps what it measures for a curve's file, locked while it runs.
+func partialOf(curveFile string) string { return curveFile + ".partial" }
 
 // outputReady says, before any work is done, whether the curve can be written
 // and whether nothing of an earlier run would be lost.

@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"headroom_exporter/collector/engine"
+	"headroom_exporter/probe/knee"
 	"headroom_exporter/sidecar"
 )
 
@@ -112,6 +114,44 @@ func TestOnceWithACurveThatDoesNotCount(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A probe that measures the curve anew is seen by the lock on its journal, and
+// a journal that was left behind by one is none.
+func TestProbeBesideTheCurve(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "curve.json")
+	if err := os.WriteFile(path, demoCurveFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		file, err := (&curveFlags{file: path, identity: &identityFlags{}}).open(slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = file.Run(t.Context()) }()
+		seen := func(what string, want bool) {
+			t.Helper()
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			if got := file.Current().ProbeRunning; got != want {
+				t.Errorf("%s: a probe is seen: %v", what, got)
+			}
+		}
+		seen("nothing beside the curve", false)
+		journal, err := knee.OpenJournal(partialOf(path), knee.JournalHeader{Config: "c"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen("a probe writes", true)
+		if err := journal.Close(); err != nil {
+			t.Fatal(err)
+		}
+		seen("it was interrupted, and left its journal", false)
+		if err := os.Remove(partialOf(path)); err != nil {
+			t.Fatal(err)
+		}
+		seen("its journal is gone", false)
+	})
 }
 
 // A POST to /-/reload reads the curve again, and says when it cannot.
