@@ -47,6 +47,9 @@ type panel struct {
 	Datasource  datasource `json:"datasource"`
 	Targets     []target   `json:"targets"`
 	Links       []link     `json:"links"`
+	Options     struct {
+		Content string `json:"content"`
+	} `json:"options"`
 	GridPos     struct{ X, Y, W, H int }
 	FieldConfig struct {
 		Defaults struct {
@@ -112,18 +115,20 @@ func load(t *testing.T) []board {
 		}
 		all = append(all, b)
 	}
-	if len(all) != 4 {
-		t.Fatalf("%d dashboards, want 4", len(all))
+	if len(all) != 5 {
+		t.Fatalf("%d dashboards, want 5", len(all))
 	}
 	return all
 }
 
-// drawn are the panels that are no rows.
+// drawn are the panels that draw what they ask, so neither rows nor text.
 func (b board) drawn() []panel {
-	return slices.DeleteFunc(slices.Clone(b.Panels), func(p panel) bool { return p.Type == "row" })
+	return slices.DeleteFunc(slices.Clone(b.Panels), func(p panel) bool { return p.Type == "row" || p.Type == "text" })
 }
 
-// units are Grafana's names of those in use; "suffix:" begins one of our own.
+const runbooks = "runbooks.json"
+
+// units are Grafana's names of those in use; "suffix:" and "si:" begin one of our own.
 var units = []string{"percentunit", "s", "bytes", "binBps", "reqps", "watt", "hertz", "celsius", "joule", "dateTimeFromNow", "short"}
 
 // TestLint holds the dashboards against the rules of grafana/dashboard-linter
@@ -148,7 +153,7 @@ func TestLint(t *testing.T) {
 			if p.Datasource != chosen {
 				in("panel-datasource", "its data source is %v", p.Datasource)
 			}
-			if u := p.FieldConfig.Defaults.Unit; !slices.Contains(units, u) && !strings.HasPrefix(u, "suffix: ") {
+			if u := p.FieldConfig.Defaults.Unit; !slices.Contains(units, u) && !strings.HasPrefix(u, "suffix:") && !strings.HasPrefix(u, "si:") {
 				in("panel-units", "its unit is %q", u)
 			}
 			if p.FieldConfig.Defaults.NoValue == "" {
@@ -199,8 +204,8 @@ func (b board) lintVariables(complain complain) {
 			}
 		}
 	}
-	for _, name := range []string{"datasource", "namespace", "pool", "runbooks"} {
-		if !slices.Contains(names, name) {
+	for _, name := range []string{"datasource", "namespace", "pool"} {
+		if b.file != runbooks && !slices.Contains(names, name) {
 			complain("template-namespace-pool-pod", "there is no variable %s", name)
 		}
 	}
@@ -234,6 +239,11 @@ func (q target) lint(complain complain) {
 		}
 		if strings.HasSuffix(s.Name, "_total") && !slices.ContainsFunc(path, isRate) {
 			complain("target-counter-agg", "query %s reads the counter %s itself", q.RefID, s.Name)
+		}
+		for _, m := range s.LabelMatchers {
+			if m.Type == labels.MatchEqual && slices.Contains([]string{"job", "instance", "namespace", "pool", "pod", "uuid", "model_name"}, m.Name) {
+				complain("target-hard-coded", "query %s: %s is only that of %s", q.RefID, s.Name, m)
+			}
 		}
 		for _, label := range chosenBy(s.Name) {
 			if !slices.ContainsFunc(s.LabelMatchers, func(m *labels.Matcher) bool { return m.Name == label && m.Type == labels.MatchRegexp }) {
@@ -373,7 +383,10 @@ func TestLayout(t *testing.T) {
 // TestImport tells that Grafana takes the dashboards as they are, for ever
 // under the same address, and that they lead to each other and to the runbooks.
 func TestImport(t *testing.T) {
-	want := map[string]string{"replica.json": "headroom-replica", "fleet.json": "headroom-fleet", "probe.json": "headroom-probe", "gpu.json": "headroom-gpu"}
+	want := map[string]string{
+		"replica.json": "headroom-replica", "fleet.json": "headroom-fleet", "probe.json": "headroom-probe", "gpu.json": "headroom-gpu", runbooks: "headroom-runbooks",
+	}
+	pages := runbookPages(t)
 	for _, b := range load(t) {
 		if b.ID != nil || b.Inputs != nil || b.UID != want[b.file] || b.SchemaVersion < 39 {
 			t.Errorf("%s: id %v, inputs %v, uid %q, schema %d: want no id, no inputs, uid %q and the schema of Grafana 11 or newer", b.file, b.ID, b.Inputs, b.UID, b.SchemaVersion, want[b.file])
@@ -384,23 +397,49 @@ func TestImport(t *testing.T) {
 		if len(b.Links) != 1 || b.Links[0].Type != "dashboards" || !slices.Equal(b.Links[0].Tags, b.Tags) || !b.Links[0].IncludeVars || !b.Links[0].KeepTime {
 			t.Errorf("%s: its links are %+v: want one to all dashboards of its tags, with choice and time", b.file, b.Links)
 		}
-		runbooks := 0
+		led := 0
 		for _, p := range b.drawn() {
 			for _, l := range p.Links {
-				name, ok := strings.CutPrefix(l.URL, "${runbooks}/")
-				if !ok {
-					t.Errorf("%s: panel %q leads to %s", b.file, p.Title, l.URL)
+				if name, ok := strings.CutPrefix(l.Title, "Runbook: "); !ok || pages[l.URL] != name {
+					t.Errorf("%s: the link %q of panel %q leads to %s, where %q is", b.file, l.Title, p.Title, l.URL, pages[l.URL])
 				}
-				if _, err := os.Stat(filepath.Join("..", "docs", "runbooks", name)); err != nil {
-					t.Errorf("%s: panel %q leads to a runbook that is not there: %v", b.file, p.Title, err)
-				}
-				runbooks++
+				led++
 			}
 		}
-		if runbooks == 0 {
+		if led == 0 && b.file != runbooks {
 			t.Errorf("%s: no panel leads to a runbook", b.file)
 		}
 	}
+}
+
+// runbookPages are the panels with the runbooks by their address, each as
+// docs/runbooks has it.
+func runbookPages(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for _, b := range load(t) {
+		if b.file != runbooks {
+			continue
+		}
+		for _, p := range b.Panels {
+			if p.Type != "text" {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join("..", "docs", "runbooks", p.Title+".md"))
+			if err != nil {
+				t.Errorf("the runbook %s: %v", p.Title, err)
+			}
+			if strings.TrimSpace(string(text)) != "# "+p.Title+"\n"+p.Options.Content {
+				t.Errorf("the runbook %s is not that of docs/runbooks: make generate", p.Title)
+			}
+			pages[fmt.Sprintf("/d/%s?viewPanel=%d", b.UID, p.ID)] = p.Title
+		}
+	}
+	files, err := filepath.Glob("../docs/runbooks/*.md")
+	if err != nil || len(files) == 0 || len(files) != len(pages) {
+		t.Errorf("%d runbooks in docs/runbooks, %d in the dashboard (%v)", len(files), len(pages), err)
+	}
+	return pages
 }
 
 // TestWatermark holds the colours of single numbers, which cannot come from a

@@ -322,7 +322,7 @@ func (f *fleet) harm() {
 	f.t.Helper()
 	f.engines[2].kill()
 	f.gpus.say("0 event 1 8 79", "0 field.230 2", "0 clocks_event_reasons 204", "0 field.270 2500000000",
-		"0 result.nvmlDeviceGetPowerUsage 999", "0 gpm.10 140")
+		"0 result.nvmlDeviceGetPowerUsage 999", "0 gpm.10 140", "0 energy_millijoules 123464789012")
 	// A driver call and a reading fail for a while; the rest stays.
 	eventually(f.t, startLimit, "failures of the GPU are counted", func() error {
 		page, err := getMetrics(f.addresses[0])
@@ -473,7 +473,7 @@ func (f *fleet) draw(boards map[string][]dashboardPanel) {
 		}
 		query := url.Values{
 			"board": {name}, "namespace": {".*"}, "pool": {pool}, "pod": {".*"}, "rate_interval": {rateInterval},
-			"from": {strconv.FormatInt(now-120, 10)}, "to": {strconv.FormatInt(now, 10)}, "step": {"2"},
+			"from": {strconv.FormatInt(now-90, 10)}, "to": {strconv.FormatInt(now, 10)}, "step": {"2"},
 		}
 		run(p, chromedp.Navigate(site+"/?"+query.Encode()))
 		var state drawnState
@@ -494,7 +494,10 @@ func (f *fleet) draw(boards map[string][]dashboardPanel) {
 		for _, title := range slices.Sorted(maps.Keys(state.Empty)) {
 			t.Errorf("%s: panel %q is drawn without %q", name, title, state.Empty[title])
 		}
-		picture := run(p, chromedp.FullScreenshot(100))
+		picture, err := paletted(run(p, chromedp.FullScreenshot(100)))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(t.ArtifactDir(), "dashboard-"+name+".png"), picture, 0o644); err != nil {
 			t.Errorf("keeping the picture: %v", err)
 		}

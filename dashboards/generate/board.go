@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
@@ -27,7 +28,7 @@ type row struct {
 // file is its name in the folder of dashboards.
 func (b board) file() string { return strings.TrimPrefix(b.uid, "headroom-") + ".json" }
 
-func (b board) build() (dashboard.Dashboard, error) {
+func (b board) build(pages pages) (dashboard.Dashboard, error) {
 	d := dashboard.NewDashboardBuilder(b.title).
 		Uid(b.uid).
 		Description(b.description).
@@ -49,8 +50,13 @@ func (b board) build() (dashboard.Dashboard, error) {
 		id++
 		d.WithRow(dashboard.NewRowBuilder(r.title).Id(id))
 		for _, p := range r.panels {
+			for _, name := range p.runbooks {
+				if pages[name] == 0 {
+					return dashboard.Dashboard{}, fmt.Errorf("panel %q leads to the runbook %s, which is not there", p.title, name)
+				}
+			}
 			id++
-			d.WithPanel(p.build(id))
+			d.WithPanel(p.build(id, pages))
 		}
 	}
 	built, err := d.Build()
@@ -80,15 +86,10 @@ type variable struct {
 	name, label, description string
 	// values is a label_values query; empty for the data source.
 	values string
-	// text is what stands in a field that can be written in.
-	text string
 }
 
 // source chooses the Prometheus server.
 var source = variable{name: "datasource", label: "Data source", description: "The Prometheus server that scrapes the exporters."}
-
-// runbooks is where docs/runbooks of this project is served; the links of panels lead there.
-var runbooks = variable{name: "runbooks", label: "Runbooks", description: "Where docs/runbooks of headroom_exporter is served: the links of the panels lead there.", text: "docs/runbooks"}
 
 // namespaces, pools and pods are the target labels of the pods that expose a metric.
 func namespaces(metric string) variable {
@@ -113,10 +114,7 @@ func pods(metric string) variable {
 }
 
 func (v variable) build() cog.Builder[dashboard.VariableModel] {
-	switch {
-	case v.text != "":
-		return dashboard.NewTextBoxVariableBuilder(v.name).Label(v.label).Description(v.description).DefaultValue(dashboard.StringOrMap{String: &v.text})
-	case v.values == "":
+	if v.values == "" {
 		return dashboard.NewDatasourceVariableBuilder(v.name).Label(v.label).Description(v.description).Type("prometheus")
 	}
 	return dashboard.NewQueryVariableBuilder(v.name).

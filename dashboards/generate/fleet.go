@@ -6,26 +6,26 @@ package main
 var fleet = board{
 	uid: "headroom-fleet", title: "Headroom / Fleet and capacity",
 	description: "Pools of replicas: how full they are, how many replicas their load is worth and needs, whether they survive the loss of a replica or a zone, and where the load is going. It needs the recording rules of rules/fleet and the target label pool.",
-	variables:   []variable{source, namespaces("pool:headroom_replicas:count"), pools("pool:headroom_replicas:count"), runbooks},
+	variables:   []variable{source, namespaces("pool:headroom_replicas:count"), pools("pool:headroom_replicas:count")},
 	rows: []row{
 		{"Can the pools take what is there, and what is coming?", []panel{
 			{
-				kind: big, title: "Load of the pool", unit: ratio, width: 5, height: 6, decimals: at(0),
-				description: "Mean load ratio of the pool's replicas over 5 minutes; 1 is full.",
-				queries:     []query{{expr: `pool:headroom_load:avg5m{<pool>}`, legend: "{{pool}} {{role}}"}},
-				steps:       loadSteps, empty: "no replica's load is known", runbooks: []string{"HeadroomLow"},
+				kind: big, title: "Headroom of the pool", unit: ratio, width: 5, height: 6, decimals: at(0),
+				description: "Share of the pool's capacity that is left: 1 - the mean load ratio of its replicas over 5 minutes. The fullest pool first.",
+				queries:     []query{{expr: `sort(1 - pool:headroom_load:avg5m{<pool>})`, legend: "{{pool}} {{role}}"}},
+				steps:       headroomSteps, empty: "no replica's load is known", runbooks: []string{"HeadroomLow"},
 			},
 			{
 				kind: big, title: "Left after losing a replica", unit: ratio, width: 5, height: 6, decimals: at(0),
-				description: "Headroom with one replica lost and its load spread over the others (N-1). Below 0 the loss of one is an overload; -1 for a pool of one.",
-				queries:     []query{{expr: `pool:headroom_after_replica_loss:ratio{<pool>}`, legend: "{{pool}} {{role}}"}},
-				steps:       headroomSteps, empty: "no replica's load is known", runbooks: []string{"HeadroomReplicaLossUncovered"},
+				description: "Headroom with one replica lost and its load spread over the others (N-1). Below 0 the loss of one is an overload; none is left of a pool of one.",
+				queries:     []query{{expr: `sort(pool:headroom_after_replica_loss:ratio{<pool>})`, legend: "{{pool}} {{role}}"}},
+				steps:       headroomSteps, mappings: map[string]string{"-1": "none"}, empty: "no replica's load is known", runbooks: []string{"HeadroomReplicaLossUncovered"},
 			},
 			{
 				kind: big, title: "Left after losing a zone", unit: ratio, width: 5, height: 6, decimals: at(0),
-				description: "Headroom with the fullest zone lost; -1 when all replicas are in one. It needs the target label zone.",
-				queries:     []query{{expr: `pool:headroom_after_zone_loss:ratio{<pool>}`, legend: "{{pool}} {{role}}"}},
-				steps:       headroomSteps, empty: "the targets have no label zone", runbooks: []string{"HeadroomZoneLossUncovered"},
+				description: "Headroom with the fullest zone lost; none is left when all replicas are in one. It needs the target label zone.",
+				queries:     []query{{expr: `sort(pool:headroom_after_zone_loss:ratio{<pool>})`, legend: "{{pool}} {{role}}"}},
+				steps:       headroomSteps, mappings: map[string]string{"-1": "none"}, empty: "the targets have no label zone", runbooks: []string{"HeadroomZoneLossUncovered"},
 			},
 			{
 				kind: big, title: "Replicas to set", unit: number, width: 5, height: 6,
@@ -85,7 +85,7 @@ var fleet = board{
 				title: "Load by replica", unit: ratio, width: 12, height: 8, min: at(0),
 				description: "Load ratio of each replica, of its worst rank. Replicas of one pool that differ are unevenly fed, or not alike.",
 				queries: []query{
-					{expr: `replica:headroom_load:max{<pool>}`, legend: "{{pod}}"},
+					{expr: `replica:headroom_load:max{<pool>}`, legend: "{{pool}} {{role}} {{pod}}"},
 					{`max(headroom_watermark_ratio{<pool>})`, "watermark", careful},
 				},
 				empty: "no replica's load is known",
@@ -103,7 +103,7 @@ var fleet = board{
 			{
 				title: "Rank skew", unit: ratio, width: 6, height: 8, min: at(0),
 				description: "How much further the worst data-parallel rank of a replica is than its best. Only replicas of several ranks have one.",
-				queries:     []query{{expr: `replica:headroom_rank_skew:ratio{<pool>}`, legend: "{{pod}}"}},
+				queries:     []query{{expr: `replica:headroom_rank_skew:ratio{<pool>}`, legend: "{{pool}} {{role}} {{pod}}"}},
 				empty:       "every replica has one rank", runbooks: []string{"HeadroomRankSkew"},
 			},
 		}},

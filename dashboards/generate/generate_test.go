@@ -12,24 +12,28 @@ func TestCommittedIsGenerated(t *testing.T) {
 	if err := write(dir); err != nil {
 		t.Fatal(err)
 	}
+	generated, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	committed, err := filepath.Glob("../*.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(committed) != len(all) {
-		t.Errorf("%q are committed, and %d dashboards are generated", committed, len(all))
+	if len(committed) != len(generated) {
+		t.Errorf("%q are committed, and %d dashboards are generated", committed, len(generated))
 	}
-	for _, b := range all {
-		want, err := os.ReadFile(filepath.Join(dir, b.file()))
+	for _, file := range generated {
+		want, err := os.ReadFile(filepath.Join(dir, file.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := os.ReadFile(filepath.Join("..", b.file()))
+		got, err := os.ReadFile(filepath.Join("..", file.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if string(got) != string(want) {
-			t.Errorf("dashboards/%s is not what is generated: make generate writes it", b.file())
+			t.Errorf("dashboards/%s is not what is generated: make generate writes it, also after a change of docs/runbooks", file.Name())
 		}
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
-// all are the dashboards, in the order in which a person meets them.
-var all = []board{replica, fleet, probe, gpu}
+// boards are the dashboards that show metrics, in the order in which a person meets them.
+var boards = []board{replica, fleet, probe, gpu}
 
 func main() {
 	if len(os.Args) != 2 {
@@ -28,8 +29,12 @@ func main() {
 
 // write puts every dashboard into the folder.
 func write(dir string) error {
-	for _, b := range all {
-		text, err := b.json()
+	runbooks, pages, err := readRunbooks(runbookFolder)
+	if err != nil {
+		return err
+	}
+	for _, b := range append(slices.Clone(boards), runbooks) {
+		text, err := b.json(pages)
 		if err != nil {
 			return err
 		}
@@ -41,8 +46,8 @@ func write(dir string) error {
 }
 
 // json is the dashboard as Grafana imports it.
-func (b board) json() ([]byte, error) {
-	built, err := b.build()
+func (b board) json(pages pages) ([]byte, error) {
+	built, err := b.build(pages)
 	if err != nil {
 		return nil, fmt.Errorf("building the dashboard %q: %w", b.title, err)
 	}

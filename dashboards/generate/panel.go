@@ -12,6 +12,7 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/text"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
 	"github.com/grafana/grafana-foundation-sdk/go/units"
 )
@@ -23,16 +24,16 @@ const (
 	byteCount         = units.BytesIEC
 	bytesPerSecond    = units.BytesPerSecondIEC
 	requestsPerSecond = units.RequestsPerSecond
-	tokensPerSecond   = "suffix: tok/s"
-	tokens            = "suffix: tok"
-	sequencesPerS     = "suffix: seq/s"
+	tokensPerSecond   = "si:tok/s"
+	tokens            = "si:tok"
+	sequencesPerS     = "suffix:seq/s"
 	watts             = units.Watt
 	hertz             = units.Hertz
 	celsius           = units.Celsius
 	joules            = units.Joule
 	ago               = units.DateTimeFromNow
 	number            = units.Short
-	times             = "suffix: x"
+	times             = "suffix:x"
 )
 
 // Colours by what they mean.
@@ -50,6 +51,7 @@ const (
 	lines kind = iota // over time
 	big               // the newest number
 	bars              // the newest numbers beside each other
+	words             // text
 )
 
 // panel is a question, the queries that answer it, and how the answer looks.
@@ -63,7 +65,8 @@ type panel struct {
 	steps []step
 	// names shows what a series is called instead of its number.
 	names bool
-	// colours are those of series by name.
+	// colours are those of series by how their name ends: all of it, or what
+	// follows a colon.
 	colours map[string]string
 	// mappings are words for numbers.
 	mappings map[string]string
@@ -75,6 +78,8 @@ type panel struct {
 	empty string
 	// runbooks are names of alerts whose pages say what to do.
 	runbooks []string
+	// text is the Markdown of a panel of words.
+	text string
 }
 
 // step is a colour from a value on.
@@ -84,7 +89,8 @@ type step struct {
 }
 
 // query is a PromQL expression and the name of what it gives. In it <pod> and
-// <pool> stand for the matchers of what is chosen.
+// <pool> stand for the matchers of what is chosen. {{gpu}} in the name is the
+// beginning of the label uuid, by which a person tells GPUs apart.
 type query struct {
 	expr, legend string
 	// bound is the colour of a dashed line: a value that the others are held against.
@@ -97,9 +103,13 @@ var matchers = strings.NewReplacer(
 )
 
 func (q query) build(ref string, k kind) cog.Builder[variants.Dataquery] {
+	expr := matchers.Replace(q.expr)
+	if strings.Contains(q.legend, "{{gpu}}") {
+		expr = `label_replace(` + expr + `, "gpu", "$1", "uuid", "(.{12}).*")`
+	}
 	b := prometheus.NewDataqueryBuilder().
 		RefId(ref).Datasource(datasource).
-		Expr(matchers.Replace(q.expr)).
+		Expr(expr).
 		LegendFormat(q.legend).
 		EditorMode(prometheus.QueryEditorModeCode)
 	if k == lines {
@@ -111,14 +121,16 @@ func (q query) build(ref string, k kind) cog.Builder[variants.Dataquery] {
 
 func at(v float64) *float64 { return &v }
 
-func (p panel) build(id uint32) cog.Builder[dashboard.Panel] {
+func (p panel) build(id uint32, pages pages) cog.Builder[dashboard.Panel] {
 	switch p.kind {
 	case big:
-		return p.stat(id)
+		return p.stat(id, pages)
 	case bars:
-		return p.barGauge(id)
+		return p.barGauge(id, pages)
+	case words:
+		return p.words(id)
 	default:
-		return p.timeSeries(id)
+		return p.timeSeries(id, pages)
 	}
 }
 
@@ -159,9 +171,9 @@ func (p panel) valueMappings() []dashboard.ValueMapping {
 // overrides are the looks of single series.
 func (p panel) overrides() []cog.Builder[dashboard.DashboardFieldConfigSourceOverrides] {
 	var all []cog.Builder[dashboard.DashboardFieldConfigSourceOverrides]
-	add := func(name string, properties ...dashboard.DynamicConfigValue) {
+	add := func(matcher, name string, properties ...dashboard.DynamicConfigValue) {
 		all = append(all, dashboard.NewDashboardFieldConfigSourceOverridesBuilder().
-			Matcher(dashboard.MatcherConfig{Id: "byName", Options: name}).Properties(properties))
+			Matcher(dashboard.MatcherConfig{Id: matcher, Options: name}).Properties(properties))
 	}
 	fixed := func(colour string) dashboard.DynamicConfigValue {
 		return dashboard.DynamicConfigValue{Id: "color", Value: map[string]any{"mode": "fixed", "fixedColor": colour}}
@@ -170,36 +182,36 @@ func (p panel) overrides() []cog.Builder[dashboard.DashboardFieldConfigSourceOve
 		if q.bound == "" {
 			continue
 		}
-		add(q.legend, fixed(q.bound),
+		add("byName", q.legend, fixed(q.bound),
 			dashboard.DynamicConfigValue{Id: "custom.lineStyle", Value: map[string]any{"fill": "dash", "dash": []int{10, 10}}},
 			dashboard.DynamicConfigValue{Id: "custom.fillOpacity", Value: 0},
 			dashboard.DynamicConfigValue{Id: "custom.stacking", Value: map[string]any{"mode": "none", "group": "A"}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.colours)) {
-		add(name, fixed(p.colours[name]))
+		add("byRegexp", "/(^|: )"+name+"$/", fixed(p.colours[name]))
 	}
 	return all
 }
 
 // links lead to the runbooks of the alerts that this panel explains.
-func (p panel) links() []cog.Builder[dashboard.DashboardLink] {
+func (p panel) links(pages pages) []cog.Builder[dashboard.DashboardLink] {
 	var all []cog.Builder[dashboard.DashboardLink]
 	for _, name := range p.runbooks {
 		all = append(all, dashboard.NewDashboardLinkBuilder("Runbook: "+name).
-			Type(dashboard.DashboardLinkTypeLink).Url("${runbooks}/"+name+".md").TargetBlank(true))
+			Type(dashboard.DashboardLinkTypeLink).Url(pages.url(name)).TargetBlank(true))
 	}
 	return all
 }
 
-func (p panel) timeSeries(id uint32) cog.Builder[dashboard.Panel] {
+func (p panel) timeSeries(id uint32, pages pages) cog.Builder[dashboard.Panel] {
 	b := timeseries.NewPanelBuilder().
 		Id(id).Title(p.title).Description(p.description).
-		Datasource(datasource).Targets(p.targets()).Links(p.links()).
+		Datasource(datasource).Targets(p.targets()).Links(p.links(pages)).
 		Span(p.width).Height(p.height).
 		Unit(p.unit).NoValue(p.empty).Thresholds(p.thresholds()).Mappings(p.valueMappings()).
 		Overrides(p.overrides()).
 		ColorScheme(dashboard.NewFieldColorBuilder().Mode(dashboard.FieldColorModeIdPaletteClassic)).
-		DrawStyle(common.GraphDrawStyleLine).LineWidth(1).FillOpacity(5).
+		DrawStyle(common.GraphDrawStyleLine).LineWidth(1).FillOpacity(0).
 		ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: cog.ToPtr(false)}).
 		Legend(common.NewVizLegendOptionsBuilder().ShowLegend(true).
 			DisplayMode(common.LegendDisplayModeList).Placement(common.LegendPlacementBottom).Calcs([]string{})).
@@ -214,13 +226,25 @@ func (p panel) timeSeries(id uint32) cog.Builder[dashboard.Panel] {
 	if p.min != nil {
 		b.Min(*p.min)
 	}
-	if p.max != nil {
+	switch {
+	case p.max != nil:
 		b.Max(*p.max)
+	case p.unit != seconds:
+		// Where all is 0 the axis would end at 100, and noise would look like a mountain.
+		b.AxisSoftMax(1)
 	}
 	if p.decimals != nil {
 		b.Decimals(*p.decimals)
 	}
 	return b
+}
+
+// words is text that asks nothing.
+func (p panel) words(id uint32) cog.Builder[dashboard.Panel] {
+	return text.NewPanelBuilder().
+		Id(id).Title(p.title).Description(p.description).
+		Span(p.width).Height(p.height).
+		Mode(text.TextModeMarkdown).Content(p.text)
 }
 
 // lastValue reduces a series to its newest value.
@@ -228,19 +252,21 @@ func lastValue() *common.ReduceDataOptionsBuilder {
 	return common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"}).Values(false)
 }
 
-func (p panel) stat(id uint32) cog.Builder[dashboard.Panel] {
+func (p panel) stat(id uint32, pages pages) cog.Builder[dashboard.Panel] {
 	b := stat.NewPanelBuilder().
 		Id(id).Title(p.title).Description(p.description).
-		Datasource(datasource).Targets(p.targets()).Links(p.links()).
+		Datasource(datasource).Targets(p.targets()).Links(p.links(pages)).
 		Span(p.width).Height(p.height).
 		Unit(p.unit).NoValue(p.empty).Thresholds(p.thresholds()).Mappings(p.valueMappings()).
 		Overrides(p.overrides()).
 		ColorScheme(dashboard.NewFieldColorBuilder().Mode(dashboard.FieldColorModeIdThresholds)).
 		ColorMode(common.BigValueColorModeValue).GraphMode(common.BigValueGraphModeNone).
-		JustifyMode(common.BigValueJustifyModeAuto).TextMode(common.BigValueTextModeAuto).
+		JustifyMode(common.BigValueJustifyModeAuto).TextMode(common.BigValueTextModeValueAndName).
+		Orientation(common.VizOrientationAuto).
 		ReduceOptions(lastValue())
 	if p.names {
-		b.TextMode(common.BigValueTextModeName)
+		// Words are wide: below each other they are larger than side by side.
+		b.TextMode(common.BigValueTextModeName).Orientation(common.VizOrientationHorizontal)
 	}
 	if p.decimals != nil {
 		b.Decimals(*p.decimals)
@@ -248,10 +274,10 @@ func (p panel) stat(id uint32) cog.Builder[dashboard.Panel] {
 	return b
 }
 
-func (p panel) barGauge(id uint32) cog.Builder[dashboard.Panel] {
+func (p panel) barGauge(id uint32, pages pages) cog.Builder[dashboard.Panel] {
 	b := bargauge.NewPanelBuilder().
 		Id(id).Title(p.title).Description(p.description).
-		Datasource(datasource).Targets(p.targets()).Links(p.links()).
+		Datasource(datasource).Targets(p.targets()).Links(p.links(pages)).
 		Span(p.width).Height(p.height).
 		Unit(p.unit).NoValue(p.empty).Thresholds(p.thresholds()).Mappings(p.valueMappings()).
 		Overrides(p.overrides()).

@@ -6,31 +6,31 @@ import "fmt"
 var probe = board{
 	uid: "headroom-probe", title: "Headroom / Probe and curve",
 	description: "What was measured: knees by class, the age and identity of each replica's curve, whether it still holds. And the load probe itself while it runs, by its own metrics (probe --web.listen-address).",
-	variables:   []variable{source, namespaces("headroom_curve_valid"), pools("headroom_curve_valid"), pods("headroom_curve_valid"), runbooks},
+	variables:   []variable{source, namespaces("headroom_curve_valid"), pools("headroom_curve_valid"), pods("headroom_curve_valid")},
 	rows: []row{
 		{"The curve of each replica", []panel{
 			{
 				kind: big, title: "Curve in force", unit: number, width: 4, height: 7,
 				description: "Whether a measured capacity curve counts for the replica.",
-				queries:     []query{{expr: `headroom_curve_valid{<pod>}`, legend: "{{pod}} {{engine}}"}},
-				steps:       warnBelow, mappings: yesNo, empty: "no exporter is scraped", runbooks: []string{"HeadroomCurveInvalid"},
+				queries:     []query{{expr: `headroom_curve_valid{<pod>}`, legend: "{{pod}}/{{engine}}"}},
+				steps:       hintBelow, mappings: yesNo, empty: "no exporter is scraped", runbooks: []string{"HeadroomCurveInvalid"},
 			},
 			{
 				kind: big, title: "Age of the curve", unit: seconds, width: 4, height: 7, decimals: at(1),
 				description: "Time since the curve was measured. After 30 days it should be measured again.",
-				queries:     []query{{expr: `headroom_curve_age_seconds{<pod>}`, legend: "{{pod}} {{engine}}"}},
+				queries:     []query{{expr: `headroom_curve_age_seconds{<pod>}`, legend: "{{pod}}/{{engine}}"}},
 				steps:       []step{{0, good}, {30 * 86400, careful}}, empty: "no curve was given", runbooks: []string{"HeadroomCurveStale"},
 			},
 			{
 				kind: big, title: "Identity", unit: number, width: 8, height: 7, names: true,
-				description: "The id of the curve's identity (model, limits, parallelism, GPU), its source, and whether it is an estimate. Pods of one pool should have the same.",
-				queries:     []query{{expr: `count by (id, source, estimate) (headroom_curve_info{<pod>})`, legend: "{{source}}, estimate {{estimate}}, {{id}}"}},
+				description: "How the id of the curve's identity (model, limits, parallelism, GPU) begins, its source, and whether it is an estimate. Pods of one pool should have the same.",
+				queries:     []query{{expr: `label_replace(count by (id, source, estimate) (headroom_curve_info{<pod>}), "begins", "$1", "id", "(.{12}).*")`, legend: "{{begins}}, {{source}}, estimate {{estimate}}"}},
 				empty:       "no curve was given",
 			},
 			{
 				kind: big, title: "Curve file in force", unit: number, width: 4, height: 7,
 				description: "Whether what is in the curve's file is in force. A file that cannot be read leaves the curve before it in force.",
-				queries:     []query{{expr: `headroom_curve_last_reload_successful{<pod>}`, legend: "{{pod}} {{engine}}"}},
+				queries:     []query{{expr: `headroom_curve_last_reload_successful{<pod>}`, legend: "{{pod}}/{{engine}}"}},
 				steps:       warnBelow, mappings: yesNo, empty: "no curve was given", runbooks: []string{"HeadroomCurveInvalid"},
 			},
 			{
@@ -42,15 +42,15 @@ var probe = board{
 			{
 				kind: bars, title: "Knee by class", unit: requestsPerSecond, width: 12, height: 9, min: at(0),
 				description: "Requests per second of one class alone at its knee, as measured: the largest open-loop rate that kept the SLO with a queue that did not grow.",
-				queries:     []query{{expr: `headroom_curve_knee_requests_per_second{<pod>}`, legend: "{{pod}} {{engine}} {{class}}"}},
+				queries:     []query{{expr: `headroom_curve_knee_requests_per_second{<pod>}`, legend: "{{pod}}/{{engine}} {{class}}"}},
 				empty:       "no curve, or too few requests yet", runbooks: []string{"HeadroomCurveInvalid"},
 			},
 			{
 				title: "Load by the curve and its watermark", unit: ratio, width: 12, height: 9, min: at(0),
 				description: "Load ratio by the curve, and the watermark of the present mix: the zone stable ends there.",
 				queries: []query{
-					{expr: `headroom_load_ratio{<pod>, constraint="curve"}`, legend: "{{pod}} {{engine}}"},
-					{expr: `headroom_curve_watermark_ratio{<pod>}`, legend: "{{pod}} {{engine}} watermark"},
+					{expr: `headroom_load_ratio{<pod>, constraint="curve"}`, legend: "{{pod}}/{{engine}}"},
+					{expr: `headroom_curve_watermark_ratio{<pod>}`, legend: "{{pod}}/{{engine}} watermark"},
 					fullLine,
 				},
 				empty: "no curve is in force", runbooks: []string{"HeadroomLow"},
@@ -59,14 +59,14 @@ var probe = board{
 			{
 				title: "Coverage", unit: ratio, width: 6, height: 8, min: at(0), max: at(1),
 				description: "Share of the live traffic that the curve's classes explain. The curve counts from 0.9 on.",
-				queries:     []query{{expr: `headroom_curve_coverage_ratio{<pod>}`, legend: "{{pod}} {{engine}}"}},
+				queries:     []query{{expr: `headroom_curve_coverage_ratio{<pod>}`, legend: "{{pod}}/{{engine}}"}},
 				empty:       "no curve, or too few requests yet", runbooks: []string{"HeadroomCurveUncovered"},
 			},
 			drift,
 			{
 				title: "Load by class", unit: ratio, width: 6, height: 8, min: at(0), stack: true,
 				description: "What each class of traffic adds to the curve's load ratio.",
-				queries:     []query{{expr: `headroom_curve_class_load_ratio{<pod>}`, legend: "{{pod}} {{engine}} {{class}}"}},
+				queries:     []query{{expr: `headroom_curve_class_load_ratio{<pod>}`, legend: "{{pod}}/{{engine}} {{class}}"}},
 				empty:       "no curve, or too few requests yet",
 			},
 		}},

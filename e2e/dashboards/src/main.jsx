@@ -86,7 +86,7 @@ function Visual({ panel, answer, width, height }) {
       return (
         <Numbers
           {...{ panel, answer, width, height }}
-          orientation="auto"
+          orientation={panel.options.orientation}
           renderValue={({ value, width, height }) => (
             <BigValue
               value={value.display}

@@ -53,6 +53,17 @@ function override(config, property) {
   }
 }
 
+function matches({ id, options }, name) {
+  switch (id) {
+    case 'byName':
+      return options === name;
+    case 'byRegexp':
+      return new RegExp(options.slice(1, -1)).test(name);
+    default:
+      throw new Error(`no such matcher here: ${id}`);
+  }
+}
+
 function configOf(panel, name) {
   const { defaults, overrides = [] } = panel.fieldConfig;
   const config = {
@@ -73,10 +84,7 @@ function configOf(panel, name) {
     },
   };
   for (const { matcher, properties } of overrides) {
-    if (matcher.id !== 'byName') {
-      throw new Error(`${panel.title}: no such matcher here: ${matcher.id}`);
-    }
-    if (matcher.options === name) {
+    if (matches(matcher, name)) {
       properties.forEach((p) => override(config, p));
     }
   }
