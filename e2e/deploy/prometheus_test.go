@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
@@ -30,13 +31,17 @@ func scrapeConfigs(t *testing.T, name string) []*config.ScrapeConfig {
 	return jobs
 }
 
-// The targets are the services of deploy/compose at the ports they listen on.
+// The targets are the services of deploy/compose at the ports they listen on,
+// with the labels of one replica.
 func TestStaticScrape(t *testing.T) {
 	var targets []string
 	for _, job := range scrapeConfigs(t, "static.yml") {
 		for _, discovered := range job.ServiceDiscoveryConfigs {
 			for _, group := range discovered.(discovery.StaticConfig) {
 				targets = append(targets, addresses(group)...)
+				if diff := cmp.Diff(model.LabelSet{"namespace": "default", "pool": "chat", "pod": "chat-0"}, group.Labels); diff != "" {
+					t.Errorf("labels of %s (-want +got):\n%s", job.JobName, diff)
+				}
 			}
 		}
 	}
@@ -93,14 +98,17 @@ func TestKubernetesScrape(t *testing.T) {
 		builder := labels.NewBuilder(labels.FromStrings(
 			"__meta_kubernetes_pod_container_port_name", test.port, "__meta_kubernetes_pod_phase", test.phase,
 			"__meta_kubernetes_namespace", "inference", "__meta_kubernetes_pod_name", "vllm-0", "__meta_kubernetes_pod_container_name", "engine",
+			"__meta_kubernetes_pod_label_app_kubernetes_io_name", "vllm", "__meta_kubernetes_pod_label_llm_d_ai_role", "decode",
 		))
 		kept := relabel.ProcessBuilder(builder, jobs[0].RelabelConfigs...)
 		got := builder.Labels()
 		if kept != test.keep {
 			t.Errorf("port %q of a pod that is %s: kept %t, want %t", test.port, test.phase, kept, test.keep)
 		}
-		if kept && (got.Get("namespace") != "inference" || got.Get("pod") != "vllm-0" || got.Get("container") != "engine") {
-			t.Errorf("labels %s do not name the pod", got)
+		for name, want := range map[string]string{"namespace": "inference", "pod": "vllm-0", "container": "engine", "pool": "vllm", "role": "decode"} {
+			if kept && got.Get(name) != want {
+				t.Errorf("label %s is %q, want %q", name, got.Get(name), want)
+			}
 		}
 	}
 }
