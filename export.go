@@ -38,7 +38,7 @@ const runbooks = "docs/runbooks/"
 // addExportAlerts adds to the command export, which addExportRules makes.
 func addExportAlerts(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := app.GetCommand("export").Command("alerts", "Write the alerting rules for the Prometheus server that scrapes the exporters.")
-	url := c.Flag("runbooks.url", "Where your copy of docs/runbooks is served, for the links in the alerts.").PlaceHolder("URL").String()
+	url := c.Flag("runbooks.url", "Where your copy of docs/runbooks is served, for the links in the alerts; without it they name the file in this project's repository.").PlaceHolder("URL").String()
 	to := addExportTarget(c)
 	return c, func(_ context.Context, out io.Writer) error {
 		return to.write(out, alerts.Files(), "alerts", func(content []byte) []byte {
