@@ -18,6 +18,7 @@ func pointedCurve() *curve.Curve {
 	c := smallCurve()
 	for _, rate := range []float64{1, 2, 4} {
 		p := curve.Point{Purpose: curve.PurposeProbe, OfferedRate: curve.Value(rate), Engine: curve.UnknownEngineReadings()}
+		p.GenerationTokenRate = curve.Value(50 * rate)
 		p.Engine.RunningMean, p.TTFT.Mean, p.ITL.Mean = curve.Value(2*rate), 0.1, 0.02
 		c.Classes[0].Studies[0].Points = append(c.Classes[0].Studies[0].Points, p)
 	}
@@ -56,6 +57,7 @@ func TestStaleByDrift(t *testing.T) {
 		{"more requests for as many tokens", 50, 5, 0.36, 1, []string{sidecar.StaleGenerationRate}},
 		{"a few more", 50, 4.5, 0.36, 1, nil}, // 2/2.25 is 11 % off
 		{"more, with a cache that is nearly empty", 50, 5, 0.29, 1, nil},
+		{"fewer requests for as many tokens", 50, 3, 0.36, 1, nil},
 		{"slower in both", 40, 5, 0.36, 1.25, []string{sidecar.StaleDrift, sidecar.StaleGenerationRate}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -246,6 +246,42 @@ func TestDriftOfASlowedEngine(t *testing.T) {
 	})
 }
 
+// Several classes at once are no drift: of an engine that is as it was measured
+// neither the time between tokens nor the rate of tokens comes near what makes
+// its curve stale, though the curve has each class alone. More tokens than it
+// says are no reason.
+func TestMixIsNoDrift(t *testing.T) {
+	type load struct {
+		rate           string
+		prompt, output float64
+	}
+	for _, test := range []struct {
+		name  string
+		loads []load
+	}{
+		{"one class", []load{{"16", 512, 256}}},
+		{"two classes", []load{{"10", 512, 256}, {"3", 3000, 128}}},
+		{"three classes", []load{{"5", 512, 256}, {"2", 3000, 128}, {"6", 100, 900}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// With as little KV cache, enough of it is in use to compare rates of tokens.
+				s := newSimulated(t, func(e *simulator.Config, _ *sidecar.Config) { e.NumGPUBlocks /= 4 })
+				for _, l := range test.loads {
+					defer s.load(t, l.rate, l.prompt, l.output)()
+				}
+				run(s.Sidecar, 180, nil)
+				c := s.Snapshot().Replicas[0].Curve
+				t.Logf("latency between tokens %.3f, rate of tokens %.3f of what the curve says", c.ITLRatio, c.GenerationRatio)
+				within(t, "correction factor", c.CorrectionFactor, 1-0.75*capacity.DriftStale, 1+0.75*capacity.DriftStale)
+				if !math.IsNaN(c.GenerationRatio) {
+					within(t, "rate of tokens", c.GenerationRatio, 1-0.75*capacity.GenerationRateTolerance, 1.25)
+				}
+			})
+		})
+	}
+}
+
 // Two ranks share the load: each has its own ratio by the curve of both.
 func TestLoadOfTwoRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,7 +41,7 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 		if len(p) == 0 {
 			return unknown
 		}
-		parts = append(parts, expectedPart{p, k.Ratio, k.Rate, k.Knee * c.Classes[i].GenerationMean})
+		parts = append(parts, expectedPart{p, k.Ratio, k.Rate, k.Knee, c.Classes[i].GenerationMean})
 		ratios, rates, high = ratios+k.Ratio, rates+k.Rate, min(high, p[len(p)-1].ratio)
 	}
 	if len(parts) == 0 {
@@ -52,14 +52,14 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 		parts[i].rate /= rates
 	}
 	at := l.Estimate
-	if most := sum(parts, high, (*expectedPart).running); !math.IsNaN(running) && !math.IsNaN(most) {
+	if most := together(parts, high); !math.IsNaN(running) && !math.IsNaN(most) {
 		if running > most {
 			return unknown
 		}
 		low, up := 0.0, high
 		for range 40 {
 			at = (low + up) / 2
-			if sum(parts, at, (*expectedPart).running) < running {
+			if together(parts, at) < running {
 				low = at
 			} else {
 				up = at
@@ -69,11 +69,13 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 	if !(at <= high) {
 		return unknown
 	}
-	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl), sum(parts, at, (*expectedPart).generation)}
+	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl), generation(parts, at)}
 }
 
 // linePoint is a point of a class: a load ratio, and what was measured there.
-type linePoint struct{ ratio, running, ttft, itl float64 }
+// decoding is the share of the running requests that do, as a token of each of
+// them is an inter-token latency apart; the others are at their prompts.
+type linePoint struct{ ratio, running, ttft, itl, decoding float64 }
 
 // line is a class's points up to a little above its knee, by rising load. Those
 // of the closed loop count below the knee, at the rate that was served: there
@@ -92,7 +94,8 @@ func (c *Class) line(knee float64) []linePoint {
 		if p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= most) {
 			return
 		}
-		line = append(line, linePoint{rate / knee, float64(p.Engine.RunningMean), float64(p.TTFT.Mean), float64(p.ITL.Mean)})
+		running, itl := float64(p.Engine.RunningMean), float64(p.ITL.Mean)
+		line = append(line, linePoint{rate / knee, running, float64(p.TTFT.Mean), itl, float64(p.GenerationTokenRate) * itl / running})
 	}
 	if s.Baseline != nil {
 		add(s.Baseline)
@@ -113,11 +116,27 @@ func (c *Class) line(knee float64) []linePoint {
 }
 
 // expectedPart is a class within a mix: its line, its shares of the load and of
-// the requests, and the tokens per second that it alone generates at its knee.
+// the requests, its knee alone, and the tokens that a request generates.
 type expectedPart struct {
 	line       []linePoint
 	load, rate float64
+	knee       float64
 	tokens     float64
+}
+
+// together is how many requests of all parts run at a load ratio.
+func together(parts []expectedPart, at float64) float64 {
+	itl := sum(parts, at, (*expectedPart).itl)
+	return sum(parts, at, func(p *expectedPart, at float64) float64 { return p.among(at, itl) })
+}
+
+// generation is the tokens per second of all parts: of what runs the part that
+// decodes, as it does alone, makes a token every time between tokens.
+func generation(parts []expectedPart, at float64) float64 {
+	itl := sum(parts, at, (*expectedPart).itl)
+	return sum(parts, at, func(p *expectedPart, at float64) float64 {
+		return p.among(at, itl) * p.between(at, func(l linePoint) float64 { return l.decoding }) / itl
+	})
 }
 
 func sum(parts []expectedPart, at float64, value func(*expectedPart, float64) float64) float64 {
@@ -145,8 +164,17 @@ func (p *expectedPart) ttft(at float64) float64 {
 	return p.rate * p.between(at, func(l linePoint) float64 { return l.ttft })
 }
 
-// What is served below the knee is what is offered.
-func (p *expectedPart) generation(at float64) float64 { return p.load * at * p.tokens }
+// among is how many requests of a part run among others. Alone it has its own
+// time between tokens, here that of all; by as much as this is longer or shorter
+// do its requests stay, and by Little's law as many more or fewer run.
+func (p *expectedPart) among(at, itl float64) float64 {
+	running := p.running(at)
+	longer := p.tokens * (itl - p.between(at, func(l linePoint) float64 { return l.itl }))
+	if math.IsNaN(longer) {
+		return running
+	}
+	return max(running+p.load*at*p.knee*longer, 0)
+}
 
 func (p *expectedPart) between(at float64, value func(linePoint) float64) float64 {
 	i, _ := slices.BinarySearchFunc(p.line, at, func(l linePoint, at float64) int { return cmp.Compare(l.ratio, at) })

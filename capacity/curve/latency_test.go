@@ -13,6 +13,7 @@ func TestExpect(t *testing.T) {
 	point := func(rate, running, ttft, itl float64) curve.Point {
 		p := curve.Point{Purpose: curve.PurposeProbe, OfferedRate: curve.Value(rate), Engine: curve.UnknownEngineReadings()}
 		p.Engine.RunningMean = curve.Value(running)
+		p.GenerationTokenRate = curve.Value(0.8 * running / itl) // a fifth is at its prompt
 		p.TTFT.Mean, p.ITL.Mean = curve.Value(ttft), curve.Value(itl)
 		return p
 	}
@@ -40,14 +41,16 @@ func TestExpect(t *testing.T) {
 		running                  float64
 		ratio, ttft, itl, tokens float64
 	}{
-		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010, 500},
-		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015, 750},
-		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 100},
-		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015, 750},
+		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010, 0.8 * 10 / 0.010},
+		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015, 0.8 * 20 / 0.015},
+		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 0.8 * 2 / 0.010},
+		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015, 0.8 * 20 / 0.015},
 		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan, nan},
 		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan, nan},
-		// Half of the load each: at 0.75 (20 + 8) / 2 run; 5 of 6 requests are chat.
-		{"a mix", load(5, 1, 0), 14, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2, (750 + 150) / 2},
+		// Half of the load each: at 0.75 (20 + 8) / 2 would run, and tokens are 27.5 ms
+		// apart instead of 15 and 40: 375 * 0.0125 more of chat, 75 * 0.0125 fewer of rag.
+		// 5 of 6 requests are chat.
+		{"a mix", load(5, 1, 0), 14 + 4.6875 - 0.9375, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2, 0.8 * 17.75 / 0.0275},
 		{"a class without points", load(5, 0, 0.1), 10, nan, nan, nan, nan},
 		{"no load", load(0, 0, 0), 0, nan, nan, nan, nan},
 	} {
