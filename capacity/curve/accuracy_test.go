@@ -67,10 +67,10 @@ var accuracyClasses = []struct {
 // on it. The first seconds do not count. A request is in violation that misses
 // its class's bound at the 95th percentile.
 const (
-	rareRequests    = 400.0
-	simulatedLeast  = 400.0
-	simulatedMost   = 4000.0
-	simulatedTokens = 5e6
+	rareRequests    = 800.0
+	simulatedLeast  = 600.0
+	simulatedMost   = 6000.0
+	simulatedTokens = 8e6
 	aloneEffort     = 4.0
 	simulatedWarmup = 90.0
 	simulatedDrain  = 60.0
@@ -476,9 +476,21 @@ func (w *watcher) arrivals(at, seconds int) capacity.Arrivals {
 	return capacity.Arrivals{Count: to.firstTokens + to.waiting - from.firstTokens - from.waiting, Seconds: float64(seconds)}
 }
 
-// traffic of the mix window before a second.
+// traffic of the mix window before a second, widened as the sidecar widens it.
 func (w *watcher) traffic(at int) capacity.Traffic {
-	seconds := min(int(capacity.MixWindow.Seconds()), at)
+	seconds := int(capacity.MixWindow.Seconds())
+	t := w.trafficOver(at, min(seconds, at))
+	for ; seconds < min(int(capacity.MixWindowMax.Seconds()), at) && !enough(t); seconds += 15 {
+		t = w.trafficOver(at, min(seconds+15, at))
+	}
+	return t
+}
+
+func enough(t capacity.Traffic) bool {
+	return min(t.PromptLengths.EffectiveSize(), t.GenerationLengths.EffectiveSize()) >= capacity.MixSize && t.Completions >= capacity.MinCompletions
+}
+
+func (w *watcher) trafficOver(at, seconds int) capacity.Traffic {
 	from, to := w.readings[at-seconds], w.readings[at]
 	s := float64(seconds)
 	t := capacity.Traffic{
@@ -523,9 +535,9 @@ type judgement struct {
 	mix accuracyMix
 }
 
-// judge puts a mix at its knee and reads the last five minutes.
+// judge puts a mix at its knee and reads the end of it, where a window can be as wide as it may.
 func judge(e accuracyEngine, d accuracyEngineData, c *curve.Curve, m accuracyMix, warmup int, seed uint64) judgement {
-	end := warmup + int(capacity.MixWindow.Seconds())
+	end := warmup + int(capacity.MixWindowMax.Seconds())
 	w := watch(e.config(), accuracyRequests(seed, m.Shares, m.Knee, float64(end+5)), float64(end+5))
 	t := w.traffic(end)
 	j := judgement{live: c.Load(t, curve.LoadOptions{}), mix: m, offered: t.Requests / m.Knee}
@@ -662,7 +674,7 @@ func judgeAll(data accuracyData, mixes func(accuracyEngineData) []accuracyMix) [
 	return all
 }
 
-// The live load ratio, from what an engine shows of five minutes, at knees of
+// The live load ratio, from what an engine shows of five to fifteen minutes, at knees of
 // mixes that the curve was not probed with. The short form judges three mixes for
 // two engines, the full one prints the table.
 func TestAccuracy(t *testing.T) {
@@ -707,15 +719,11 @@ func TestAccuracy(t *testing.T) {
 		}
 		return
 	}
-	// What was reached when the table of docs/accuracy.md was made, so that it does not get worse unseen.
-	if s := share(ratios, 0.90, 1.15); s < 0.85 {
-		t.Errorf("%.0f %% are within 0.90 and 1.15, want 85 %% at least", 100*s)
+	if s := share(ratios, 0.90, 1.15); s < 0.90 {
+		t.Errorf("%.0f %% are within 0.90 and 1.15, want 90 %% at least", 100*s)
 	}
-	if s := share(ratios, 0.90, math.Inf(1)); s < 0.95 {
-		t.Errorf("%.0f %% are 0.90 or more, want 95 %% at least: the others show headroom that is not there", 100*s)
-	}
-	if m := slices.Min(ratios); m < 0.78 {
-		t.Errorf("the least is %.3f, want 0.78 at least", m)
+	if m := slices.Min(ratios); m < 0.90 {
+		t.Errorf("the least is %.3f, want 0.90 at least: it shows headroom that is not there", m)
 	}
 }
 

@@ -45,6 +45,9 @@ type Load struct {
 	Ratio float64
 	// Estimate is the ratio whatever its validity, for display beside its reasons.
 	Estimate float64
+	// StandardError is by how much of it chance may have moved the ratio, which it
+	// has been raised by; 0 when that is not known.
+	StandardError float64
 	// Resource is what the ratio is of; empty when the curve does not tell them apart.
 	Resource Resource
 	// Watermark is the load ratio at the watermark, of the present mix.
@@ -80,14 +83,16 @@ type ClassLoad struct {
 //
 //	sum   = sum over classes of rate / knee
 //	most  = largest of the resources: sum over classes of use * rate / knee
-//	ratio = correction * (most + (sum - most) / 3)
+//	ratio = correction * (1 + standard error) * (most + (sum - most) / 3)
 //
 // with the rates that capacity.Unmix finds, or the last valid mix, or the
 // classes' weights. A class's use of a resource is what it takes of it at its
 // knee (see Resource); without them the ratio is the sum. Classes that fill
 // different resources leave room for each other, but where several are nearly
 // full, one waits for the other: a third of the way to the sum is what held on
-// simulated mixes (docs/accuracy.md). The part of a class that is prefill scales with the prompt tokens
+// simulated mixes (docs/accuracy.md). The standard error is that of the sum by
+// which requests the window happened to hold: a ratio that is rather too high
+// than too low is what a page can rest on. The part of a class that is prefill scales with the prompt tokens
 // that the prefix cache does not give, the rest with what speculative decoding gives.
 func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	classes := c.loadClasses()
@@ -108,9 +113,10 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		l.Reasons = append(l.Reasons, ReasonPrefillShareUnknown)
 	}
 	decode := ratioOr1(o.CurveAcceptance, o.Acceptance)
-	correction := 1.0
+	l.StandardError = standardError(l.Mix, classes)
+	correction := 1 + l.StandardError
 	if o.Correction > 1 && !math.IsInf(o.Correction, 0) {
-		correction = o.Correction
+		correction *= o.Correction
 	}
 	uses := c.uses(classes)
 	if uses == nil && len(classes) > 0 {
@@ -177,6 +183,22 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	}
 	l.judge(t, correction*d.knee, correction*d.watermark)
 	return l
+}
+
+// standardError is that of the sum of rate / knee, as a share of it, where the
+// requests of each class that were seen to end are a Poisson count.
+func standardError(m capacity.Mix, classes []loadClass) float64 {
+	var sum, squares float64
+	for i, k := range classes {
+		if k.knee > 0 {
+			sum += m.Classes[i].Share / k.knee
+			squares += m.Classes[i].Share / (k.knee * k.knee)
+		}
+	}
+	if !(sum > 0 && m.Completions > 0) {
+		return 0
+	}
+	return math.Sqrt(squares/m.Completions) / sum
 }
 
 // judge turns the load of one request per second into what is told.

@@ -40,7 +40,8 @@ func liveCurve() *Curve {
 	return c
 }
 
-// liveTraffic is each class at these shares of its knee.
+// liveTraffic is each class at these shares of its knee, of so many requests
+// that chance plays no part.
 func liveTraffic(c *Curve, loads ...float64) capacity.Traffic {
 	bounds := capacity.TokenBounds(32768)
 	t := capacity.Traffic{PromptLengths: capacity.NewHistogram(bounds), GenerationLengths: capacity.NewHistogram(bounds)}
@@ -53,7 +54,7 @@ func liveTraffic(c *Curve, loads ...float64) capacity.Traffic {
 		t.PromptLengths.Add(k.PromptMean, 300*rate)
 		t.GenerationLengths.Add(k.GenerationMean, 300*rate)
 	}
-	t.Admitted, t.ComputedPromptTokens, t.Completions = t.Requests, t.PromptTokens, max(300*t.Requests, 60)
+	t.Admitted, t.ComputedPromptTokens, t.Completions = t.Requests, t.PromptTokens, 1e30
 	return t
 }
 
@@ -110,6 +111,31 @@ func TestLoad(t *testing.T) {
 				t.Errorf("left %+v of a knee of %v, want %v requests per second more", l.Left, l.Knee, left)
 			}
 		})
+	}
+}
+
+// The ratio is on the safe side of chance: by 1/sqrt(n) of n requests of one
+// class, by more of several where those of one weigh more.
+func TestStandardError(t *testing.T) {
+	for _, test := range []struct {
+		loads       []float64
+		completions float64
+		want        float64
+	}{
+		{[]float64{0.5}, 100, 0.1},
+		{[]float64{0.5}, 10000, 0.01},
+		// Per second 0.5/0.15 requests of 0.15 and 0.5/1.32 of 1.32 of the whole load,
+		// sqrt(share*0.15^2 + share*1.32^2) / sqrt(n) of 1 / requests per second.
+		{[]float64{0.5, 0, 0, 0.5}, 1000, 0.05225},
+	} {
+		c := liveCurve()
+		traffic := liveTraffic(c, test.loads...)
+		exact := c.Load(traffic, LoadOptions{}).Estimate
+		traffic.Completions = test.completions
+		l := c.Load(traffic, LoadOptions{})
+		if math.Abs(l.StandardError-test.want) > 1e-4 || !about(l.Estimate, exact*(1+l.StandardError)) {
+			t.Errorf("loads %v, %v requests: standard error %v, want %v; ratio %v, without it %v", test.loads, test.completions, l.StandardError, test.want, l.Estimate, exact)
+		}
 	}
 }
 

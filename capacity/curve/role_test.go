@@ -40,7 +40,7 @@ func TestLoadByRole(t *testing.T) {
 		"prefill": {ComputedPromptTokens: 11000, GenerationTokens: 8, GenerationLengths: ones},
 		"decode":  {ComputedPromptTokens: 0, GenerationTokens: 2000, GenerationLengths: generations},
 	} {
-		traffic.Requests, traffic.Admitted, traffic.PromptTokens, traffic.PromptLengths, traffic.Completions = 8, 8, 11000, prompts, 100
+		traffic.Requests, traffic.Admitted, traffic.PromptTokens, traffic.PromptLengths, traffic.Completions = 8, 8, 11000, prompts, 1e30
 		c := &curve.Curve{
 			PeakReserve: 0.2, Identity: curve.Identity{Role: role, Path: "pd"},
 			Classes: []curve.Class{class("chat", 500, 300, 20), class("rag", 4000, 100, 5)},
