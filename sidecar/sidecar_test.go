@@ -26,6 +26,10 @@ type fakeEngine struct {
 	ranks []fakeRank
 	// without removes lines that match from the page.
 	without *regexp.Regexp
+	// garbled, where it is set, is the family of this name, and garble makes
+	// another value of the one of a series.
+	garbled string
+	garble  func(series, value string) string
 	down    bool
 }
 
@@ -99,6 +103,11 @@ func (f *fakeEngine) page() string {
 	}
 	var kept []string
 	for line := range strings.Lines(b.String()) {
+		if name, rest, ok := strings.Cut(line, "{"); ok && f.garbled != "" && strings.HasPrefix(name, "vllm:"+f.garbled) {
+			labels, value, _ := strings.Cut(rest, "} ")
+			series := name + "{" + labels + "} "
+			line = series + f.garble(series, strings.TrimSuffix(value, "\n")) + "\n"
+		}
 		if f.without == nil || !f.without.MatchString(line) {
 			kept = append(kept, line)
 		}

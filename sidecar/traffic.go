@@ -139,7 +139,7 @@ func (w *window) arrivalRate() float64 {
 
 // arrivals counts the requests that arrived over the readings, as offeredRequests does.
 func arrivals(rs []reading) capacity.Arrivals {
-	count, seconds := increase(rs, func(r *reading) float64 { return r.firstToken.count + r.waiting })
+	count, seconds := increase(rs, func(r *reading) float64 { return r.begun + r.waiting })
 	if math.IsNaN(count) {
 		count, seconds = increase(rs, func(r *reading) float64 { return r.finished + r.waiting + r.running })
 	}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -109,5 +112,101 @@ func TestEvidenceNamesTheConstraint(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Every family of the page absent, not a number, impossible, begun anew, and
+// standing still, one at a time: what is published then is not known, or is what it was with all of
+// them there. Nowhere does headroom grow for want of a number.
+func TestEveryInputUnknown(t *testing.T) {
+	families := regexp.MustCompile(`(?m)^# TYPE vllm:(\w+) `).FindAllStringSubmatch((&fakeEngine{ranks: []fakeRank{{drafts: 1}}}).page(), -1)
+	if len(families) < 15 {
+		t.Fatalf("only %d families on the page", len(families))
+	}
+	// published is what a replica says after a minute and a half of work, the last part of it with a fault.
+	published := func(t *testing.T, fault func(*fakeEngine)) (r sidecar.Replica) {
+		synctest.Test(t, func(t *testing.T) {
+			c := pointedCurve()
+			c.Classes[0].SpeculativeTokensPerStep = 3
+			f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+			s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+			work := func(int) {
+				f.ranks[0].second(2, 100, 50, 50)
+				f.ranks[0].drafts += 50
+				f.ranks[0].accepted += 100
+			}
+			run(s, 75, work)
+			fault(f)
+			run(s, 15, work)
+			r = s.Snapshot().Replicas[0]
+		})
+		return r
+	}
+	whole := published(t, func(*fakeEngine) {})
+	if !whole.Curve.Valid || math.IsNaN(whole.HeadroomRatio) {
+		t.Fatalf("with all there: %q", whole.Curve.Reasons)
+	}
+	same := func(a, b float64) bool { return math.Abs(a-b) <= 0.1*math.Abs(b)+1e-9 }
+	always := func(value string) func() func(string, string) string {
+		return func() func(string, string) string { return func(string, string) string { return value } }
+	}
+	// since takes the values of the fault's beginning into account.
+	since := func(value func(first, now float64) float64) func() func(string, string) string {
+		return func() func(string, string) string {
+			first := map[string]float64{}
+			return func(series, text string) string {
+				now, err := strconv.ParseFloat(text, 64)
+				if err != nil {
+					return text
+				}
+				if _, ok := first[series]; !ok {
+					first[series] = now
+				}
+				return fmt.Sprint(value(first[series], now))
+			}
+		}
+	}
+	faults := map[string]func() func(series, value string) string{
+		"not a number": always("NaN"), "infinite": always("+Inf"), "below 0": always("-1"), "no number at all": always("much"),
+		"begins anew":  since(func(first, now float64) float64 { return now - first }),
+		"stands still": since(func(first, _ float64) float64 { return first }),
+	}
+	for _, family := range families {
+		name := family[1]
+		breaks := map[string]func(*fakeEngine){
+			"absent": func(f *fakeEngine) { f.without = regexp.MustCompile("vllm:" + name + `(_bucket|_sum|_count)?[{ ]`) },
+		}
+		for fault, garble := range faults {
+			if fault == "stands still" && strings.HasPrefix(name, "spec_decode") {
+				continue // An engine counts a draft and what is accepted of it at once.
+			}
+			breaks[fault] = func(f *fakeEngine) { f.garbled, f.garble = name, garble() }
+		}
+		for fault, break_ := range breaks {
+			t.Run(name+" "+fault, func(t *testing.T) {
+				r := published(t, break_)
+				for _, v := range []struct {
+					what      string
+					got, want float64
+				}{
+					{"load ratio by the curve", r.LoadRatios[capacity.Curve], whole.LoadRatios[capacity.Curve]},
+					{"coverage", r.Curve.Load.Coverage, whole.Curve.Load.Coverage},
+					{"correction factor", r.Curve.CorrectionFactor, whole.Curve.CorrectionFactor},
+					{"tokens a step", r.TokensPerStep, whole.TokensPerStep},
+					{"offered", r.Curve.OfferedRequests, whole.Curve.OfferedRequests},
+				} {
+					if !math.IsNaN(v.got) && !same(v.got, v.want) {
+						t.Errorf("%s is %v, with all there it is %v", v.what, v.got, v.want)
+					}
+				}
+				if r.HeadroomRatio > whole.HeadroomRatio+0.05 {
+					t.Errorf("headroom is %v, with all there it is %v", r.HeadroomRatio, whole.HeadroomRatio)
+				}
+				// Without the curve it is said to be a bound.
+				if r.Curve.Valid && r.Left.RequestsPerSecond > 1.1*whole.Left.RequestsPerSecond {
+					t.Errorf("%v requests are left, with all there %v", r.Left.RequestsPerSecond, whole.Left.RequestsPerSecond)
+				}
+			})
+		}
 	}
 }

@@ -26,11 +26,14 @@ type reading struct {
 	accepted         float64
 	draftedLength    float64
 	firstToken       total
-	interToken       total
-	queueTime        total
-	prefillTime      total
-	decodeTime       total
-	gpu              gpuSigns
+	// begun is how many requests got their first token, NaN where that does not
+	// count all of them.
+	begun       float64
+	interToken  total
+	queueTime   total
+	prefillTime total
+	decodeTime  total
+	gpu         gpuSigns
 }
 
 // total is a histogram's sum and count.
@@ -86,6 +89,26 @@ func (w *window) add(r reading) {
 	if drop > 0 {
 		w.readings = append(w.readings[:0], w.readings[drop:]...)
 	}
+	whole := w.firstTokensAreWhole()
+	for i := range w.readings {
+		if r := &w.readings[i]; whole {
+			r.begun = r.firstToken.count
+		} else {
+			r.begun = math.NaN()
+		}
+	}
+}
+
+// firstTokensAreWhole tells whether the histogram of the time to first token
+// counts every request, as it does not where an engine observes it for some kinds
+// of requests only: what ended in the last minute and did not run before it must
+// have got its first token in it.
+func (w *window) firstTokensAreWhole() bool {
+	rs := w.last(rateWindow)
+	first, last := &rs[0], &rs[len(rs)-1]
+	ended := last.finished - first.finished - first.running
+	// A page is not read in one moment.
+	return !(ended-(last.firstToken.count-first.firstToken.count) > max(3, 0.1*ended))
 }
 
 func (w *window) clear() { w.readings = w.readings[:0] }
@@ -174,9 +197,9 @@ func tokensPerStep(rs []reading) float64 {
 // offeredRequests returns the rate at which requests arrive, whether or not
 // they are served: first tokens, which count a request that is cancelled
 // later, plus the growth of the queue. Where the engine counts no first
-// tokens, finished requests and the growth of all that is inside stand in.
+// tokens, or not those of all requests, finished requests and the growth of all that is inside stand in.
 func offeredRequests(rs []reading) float64 {
-	offered := rate(rs, func(r *reading) float64 { return r.firstToken.count + r.waiting })
+	offered := rate(rs, func(r *reading) float64 { return r.begun + r.waiting })
 	if math.IsNaN(offered) {
 		offered = rate(rs, func(r *reading) float64 { return r.finished + r.waiting + r.running })
 	}
@@ -186,10 +209,10 @@ func offeredRequests(rs []reading) float64 {
 
 // admittedRequests counts requests that began to be served.
 func admittedRequests(r *reading) float64 {
-	if math.IsNaN(r.firstToken.count) {
+	if math.IsNaN(r.begun) {
 		return r.finished
 	}
-	return r.firstToken.count
+	return r.begun
 }
 
 // minAdmissions is how many admissions a rate must rest on.
