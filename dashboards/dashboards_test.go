@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
@@ -296,7 +297,7 @@ func TestSeriesExist(t *testing.T) {
 				}
 				for _, selected := range parser.ExtractSelectors(expr) {
 					for _, m := range selected {
-						if m.Name == labels.MetricName && !known[m.Value] {
+						if m.Name == model.MetricNameLabel && !known[m.Value] {
 							t.Errorf("%s: panel %q selects %s, which nothing exposes or records", b.file, p.Title, m.Value)
 						}
 					}

@@ -53,13 +53,8 @@ func (s *search) between(rate float64, value func(*curve.Point) curve.Value) cur
 	return below + share*(above-below)
 }
 
-// Signs of a bottleneck.
-const (
-	// slotsFull is the share of the sequence slots, kvFull of the KV cache, from which on it is full.
-	slotsFull, kvFull = 0.97, 0.9
-	// waits is the share of the TTFT's bound that a mean wait in the queue must reach to matter.
-	waits = 0.02
-)
+// slotsFull is the share of the sequence slots, kvFull of the KV cache, from which on it is full.
+const slotsFull, kvFull = 0.97, 0.9
 
 // bottleneck names what limits the engine at the knee by the point nearest
 // above it, where the limit shows.
