@@ -118,7 +118,7 @@ func TestIdentityOfTheCurve(t *testing.T) {
 				if !r.Curve.Valid {
 					t.Fatalf("does not count: %q", r.Curve.Reasons)
 				}
-				near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.5)
+				near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.5*byChance(&r))
 				if (test.stale != "") != slices.Contains(r.Curve.Stale, test.stale) || test.stale == "" && len(r.Curve.Stale) > 0 {
 					t.Errorf("stale %q, want %q", r.Curve.Stale, test.stale)
 				}
@@ -147,6 +147,9 @@ func TestIdentityOfTheCurve(t *testing.T) {
 	})
 }
 
+// byChance is by what a ratio of one class is raised for the requests that it rests on.
+func byChance(r *sidecar.Replica) float64 { return 1 + 1/math.Sqrt(r.Curve.Load.Mix.Completions) }
+
 // What is published with a curve, to the number.
 func TestHeadroomByTheCurve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -155,13 +158,18 @@ func TestHeadroomByTheCurve(t *testing.T) {
 		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
 		run(s, 90, func(int) { f.ranks[0].second(3.4, 100, 50, 50) })
 		r := s.Snapshot().Replicas[0]
-		near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], 0.85)
-		near(t, "headroom", r.HeadroomRatio, 0.15)
+		if n := r.Curve.Load.Mix.Completions; n < 250 || n > 310 {
+			t.Fatalf("the mix rests on %g requests, want about 300", n)
+		}
+		ratio := 0.85 * byChance(&r)
+		near(t, "load ratio by the curve", r.LoadRatios[capacity.Curve], ratio)
+		near(t, "headroom", r.HeadroomRatio, 1-ratio)
 		near(t, "watermark", r.Curve.Load.Watermark, 0.8)
-		near(t, "knee", r.Curve.Load.Knee, 4)
-		near(t, "requests left", r.Left.RequestsPerSecond, 0.6)
-		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 60)
-		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 30)
+		left := 3.4/ratio - 3.4
+		near(t, "knee", r.Curve.Load.Knee, 4/byChance(&r))
+		near(t, "requests left", r.Left.RequestsPerSecond, left)
+		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 100*left)
+		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 50*left)
 		near(t, "sequence slots left", r.Left.SequenceSlots, 6)
 		if r.Binding != capacity.Curve || r.Zone != capacity.ZoneRisk {
 			t.Errorf("%v binds, zone %v", r.Binding, r.Zone)
@@ -174,7 +182,7 @@ func TestHeadroomByTheCurve(t *testing.T) {
 		run(s, 7, nil)
 		r = s.Snapshot().Replicas[0]
 		near(t, "load ratio when it is empty", r.LoadRatios[capacity.Curve], 0)
-		near(t, "requests left when it is empty", r.Left.RequestsPerSecond, 4)
+		near(t, "requests left when it is empty", r.Left.RequestsPerSecond, 4/byChance(&r))
 	})
 }
 
@@ -360,9 +368,9 @@ func TestBurnAndForecast(t *testing.T) {
 		rise(8*60, seconds)
 		r = s.Snapshot().Replicas[0]
 		near(t, "lead", r.Burn.LeadSeconds, 300)
-		// In the lead of 5 minutes 0.033 goes of the 0.15 that is left.
-		within(t, "burn in 10 minutes", r.Burn.Fast, 0.19, 0.25)
-		within(t, "burn in 30 minutes", r.Burn.Slow, 0.19, 0.25)
+		// In the lead of 5 minutes 0.033 goes of the 0.13 that is left of 0.85 and what is for chance.
+		within(t, "burn in 10 minutes", r.Burn.Fast, 0.22, 0.30)
+		within(t, "burn in 30 minutes", r.Burn.Slow, 0.22, 0.30)
 		if len(r.Forecast.Horizons) != 2 {
 			t.Fatalf("horizons %+v", r.Forecast.Horizons)
 		}

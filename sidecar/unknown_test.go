@@ -94,13 +94,13 @@ func TestEvidenceNamesTheConstraint(t *testing.T) {
 		want  string
 	}{
 		{"without a curve", false, "the load is 25 % of the sequence slots"},
-		{"with a curve", true, "the load is 47.5 % of the knee"},
+		{"with a curve", true, "the load is 46 % of the knee"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := smallCurve()
 				f := &fakeEngine{ranks: []fakeRank{{running: 2, kvUsage: 0.1}}}
-				rate, change := 1.9, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil })
+				rate, change := 1.7, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil })
 				if !test.curve {
 					change = nil
 				}

@@ -51,7 +51,7 @@ func onExampleCurve(t testing.TB, loads ...float64) func(*sidecar.Snapshot) {
 		load := c.Load(traffic, curve.LoadOptions{})
 		r.Curve = sidecar.CurveStatus{
 			Valid: load.Valid, Curve: c, Check: &curve.Check{Valid: true}, Load: load, OfferedRequests: traffic.Requests,
-			CorrectionFactor: 1.04, TTFTRatio: 1.1, ITLRatio: 1.04,
+			CorrectionFactor: 1.04, TTFTRatio: 1.1, ITLRatio: 1.04, GenerationRatio: nan, TokensPerStep: nan,
 		}
 		for _, reason := range load.Reasons {
 			r.Curve.Reasons = append(r.Curve.Reasons, string(reason))
@@ -80,7 +80,7 @@ func withoutLive(t testing.TB) func(*sidecar.Snapshot) {
 				Ratio: nan, Estimate: nan, Watermark: nan, Low: nan, High: nan, Knee: nan, Coverage: nan,
 				Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(), Mix: capacity.Mix{Source: capacity.MixNone, Completions: nan},
 			},
-			OfferedRequests: nan, CorrectionFactor: nan, TTFTRatio: nan, ITLRatio: nan,
+			OfferedRequests: nan, CorrectionFactor: nan, TTFTRatio: nan, ITLRatio: nan, GenerationRatio: nan, TokensPerStep: nan,
 		}
 		r.Forecast = sidecar.Forecast{TimeToKnee: nan}
 		r.Burn = sidecar.Burn{Fast: nan, Slow: nan, LeadSeconds: nan, Class: capacity.BurnUnknown}
@@ -112,12 +112,12 @@ func TestDescribeLoad(t *testing.T) {
 		change func(*sidecar.Replica)
 		want   string
 	}{
-		{"the curve binds", func(*sidecar.Replica) {}, "58 % full: the capacity curve binds; chat uses 41 %, rag 17 %"},
-		{"slots bind", func(r *sidecar.Replica) { r.LoadRatio, r.Binding = 0.7, capacity.SequenceSlots }, "70 % full: sequence slots bind; by the capacity curve it is 58 % full; chat uses 41 %, rag 17 %"},
+		{"the curve binds", func(*sidecar.Replica) {}, "59 % full: the capacity curve binds; chat uses 42 %, rag 17 %"},
+		{"slots bind", func(r *sidecar.Replica) { r.LoadRatio, r.Binding = 0.7, capacity.SequenceSlots }, "70 % full: sequence slots bind; by the capacity curve it is 59 % full; chat uses 42 %, rag 17 %"},
 		{"by the curve nothing is known", func(r *sidecar.Replica) {
 			r.LoadRatio, r.Binding, r.LoadRatios[capacity.Curve] = 0.7, capacity.SequenceSlots, nan
 		}, "70 % full: sequence slots bind"},
-		{"over full", func(r *sidecar.Replica) { r.LoadRatio, r.LoadRatios[capacity.Curve] = 1.12, 1.12 }, "112 % full: the capacity curve binds; chat uses 41 %, rag 17 %"},
+		{"over full", func(r *sidecar.Replica) { r.LoadRatio, r.LoadRatios[capacity.Curve] = 1.12, 1.12 }, "112 % full: the capacity curve binds; chat uses 42 %, rag 17 %"},
 		{"nothing known", func(r *sidecar.Replica) { r.LoadRatio = nan }, "How full it is is not known"},
 		{"down", func(r *sidecar.Replica) { r.State = engine.StateDown }, "How full it is is not known"},
 		{"idle", func(r *sidecar.Replica) {
@@ -129,7 +129,7 @@ func TestDescribeLoad(t *testing.T) {
 				r.Curve.Load.Classes = append(r.Curve.Load.Classes, curve.ClassLoad{Name: name, Ratio: 0.05})
 			}
 			r.Curve.Load.Classes = append(r.Curve.Load.Classes, curve.ClassLoad{Name: "unmeasured", Ratio: nan})
-		}, "58 % full: the capacity curve binds; chat uses 41 %, rag 17 %, write 5 %, the others 5 %"},
+		}, "59 % full: the capacity curve binds; chat uses 42 %, rag 17 %, write 5 %, the others 5 %"},
 	} {
 		r := build(onExampleCurve(t, 0.41, 0.17)).Replicas[0]
 		test.change(&r)

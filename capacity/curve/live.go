@@ -46,7 +46,7 @@ type Load struct {
 	// Estimate is the ratio whatever its validity, for display beside its reasons.
 	Estimate float64
 	// StandardError is by how much of it chance may have moved the ratio, which it
-	// has been raised by; 0 when that is not known.
+	// has been raised by, as a share of it.
 	StandardError float64
 	// Resource is what the ratio is of; empty when the curve does not tell them apart.
 	Resource Resource
@@ -100,7 +100,7 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		t.ComputedPromptTokens = math.NaN() // Another engine computes them: they are no hits.
 	}
 	l := Load{
-		Ratio: math.NaN(), Estimate: math.NaN(), Watermark: math.NaN(), Low: math.NaN(), High: math.NaN(), Knee: math.NaN(),
+		Ratio: math.NaN(), Estimate: math.NaN(), StandardError: math.NaN(), Watermark: math.NaN(), Low: math.NaN(), High: math.NaN(), Knee: math.NaN(),
 		Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(),
 	}
 	l.Mix = mix(t, o, classes)
@@ -114,7 +114,10 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	}
 	decode := ratioOr1(o.CurveAcceptance, o.Acceptance)
 	l.StandardError = standardError(l.Mix, classes)
-	correction := 1 + l.StandardError
+	correction := 1.0
+	if l.StandardError > 0 {
+		correction += l.StandardError
+	}
 	if o.Correction > 1 && !math.IsInf(o.Correction, 0) {
 		correction *= o.Correction
 	}
@@ -196,7 +199,7 @@ func standardError(m capacity.Mix, classes []loadClass) float64 {
 		}
 	}
 	if !(sum > 0 && m.Completions > 0) {
-		return 0
+		return math.NaN()
 	}
 	return math.Sqrt(squares/m.Completions) / sum
 }
