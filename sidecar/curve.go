@@ -56,7 +56,7 @@ func unknownCurve(reasons ...string) CurveStatus {
 	return CurveStatus{
 		Reasons: reasons,
 		Load: curve.Load{
-			Ratio: n, Estimate: n, Watermark: n, Low: n, High: n, Knee: n, Coverage: n,
+			Ratio: n, Estimate: n, Watermark: n, Low: n, High: n, Knee: n, Coverage: n, StandardError: n,
 			Zone: capacity.ZoneUnknown, Left: capacity.UnknownLeft(), Mix: capacity.Mix{Source: capacity.MixNone, Coverage: n, Completions: n},
 		},
 		OfferedRequests: n, CorrectionFactor: n, TTFTRatio: n, ITLRatio: n, GenerationRatio: n, TokensPerStep: n,

@@ -32,9 +32,11 @@ type curveDocument struct {
 	MixReasons  []string `json:"mix_reasons"`
 	Completions number   `json:"completions"`
 	// LoadRatio is null unless it may be relied on, WatermarkRatio where the zone stable ends.
-	LoadRatio       number `json:"load_ratio"`
-	WatermarkRatio  number `json:"watermark_ratio"`
-	OfferedRequests number `json:"offered_requests_per_second"`
+	LoadRatio number `json:"load_ratio"`
+	// StandardErrorRatio is by how much of it the load ratio was raised, for chance.
+	StandardErrorRatio number `json:"standard_error_ratio"`
+	WatermarkRatio     number `json:"watermark_ratio"`
+	OfferedRequests    number `json:"offered_requests_per_second"`
 	// KneeRequests is the rate of the present mix at which the load ratio is 1.
 	KneeRequests number               `json:"knee_requests_per_second"`
 	Classes      []curveClassDocument `json:"classes"`
@@ -93,7 +95,7 @@ func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
 		Valid: c.Valid && r.State.Known(), Reasons: list(c.Reasons), Notice: curveNotice(*c), Stale: list(c.Stale),
 		AgeSeconds: unknown, FileError: optional(c.FileError),
 		CoverageRatio: unknown, MixSource: string(capacity.MixNone), MixReasons: []string{}, Completions: unknown,
-		LoadRatio: unknown, WatermarkRatio: unknown, OfferedRequests: unknown, KneeRequests: unknown,
+		LoadRatio: unknown, StandardErrorRatio: unknown, WatermarkRatio: unknown, OfferedRequests: unknown, KneeRequests: unknown,
 		Classes: []curveClassDocument{}, Differences: differencesOf(c.Check),
 		Correction: curveCorrection{Factor: unknown, TTFTRatio: unknown, ITLRatio: unknown, GenerationRatio: unknown},
 		Burstiness: curveBurstiness{DispersionRatio: unknown}, TokensPerStep: unknown, ProbeRunning: c.ProbeRunning,
@@ -121,6 +123,7 @@ func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
 	}
 	// The load by classes is the ratio's, and as little to be relied on as it.
 	if !math.IsNaN(l.Ratio) {
+		d.StandardErrorRatio = number(l.StandardError)
 		for i, k := range l.Classes {
 			d.Classes = append(d.Classes, curveClassDocument{k.Name, number(k.Rate), number(l.Mix.Classes[i].Share), number(k.Knee), number(k.Ratio)})
 		}

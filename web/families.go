@@ -124,6 +124,8 @@ var groups = []group{
 				})},
 			{"headroom_curve_offered_requests_per_second", gauge, "Requests per second that arrive, as the load is judged by: a step shows within seconds.",
 				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.OfferedRequests })},
+			{"headroom_curve_standard_error_ratio", gauge, "By how much of it the curve's load ratio was raised, as it rests on no more requests than ended: one standard error.",
+				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.StandardError })},
 			{"headroom_curve_mix_knee_requests_per_second", gauge, "Requests per second of the present mix at which the curve's load ratio is 1.",
 				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.Knee })},
 			{"headroom_curve_watermark_ratio", gauge, "The curve's load ratio at its watermark, of the present mix: the zone stable ends there.",
