@@ -400,7 +400,7 @@ func TestDashboards(t *testing.T) {
 	healthy := slices.DeleteFunc(slices.Clone(all), dashboardQuery.ofTrouble)
 	f.answered(3*time.Minute, "a healthy replica", healthy, "chat|split", "chat-0|probe")
 	f.harm()
-	f.answered(time.Minute, "replicas that something is wrong with", all, ".*", ".*")
+	f.answered(2*time.Minute, "replicas that something is wrong with", all, ".*", ".*")
 	t.Logf("%d dashboards, %d panels, %d queries; %d of them have no series of a healthy replica", len(boards), panelsOf(boards), len(all), len(all)-len(healthy))
 	f.rulesAreHealthy()
 	f.draw(boards)
