@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,6 +65,35 @@ func TestWrongUsageIsOneLineAndStatus2(t *testing.T) {
 				t.Errorf("stdout is %q, want nothing", out)
 			}
 		})
+	}
+}
+
+// A lone - is standard input, a pipe here.
+func TestStandardInput(t *testing.T) {
+	t.Parallel()
+	example, err := os.ReadFile(filepath.Join("..", "capacity", "curve", "testdata", "example.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace, err := os.ReadFile(filepath.Join("..", "probe", "workload", "testdata", "azure_conv.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, test := range []struct {
+		in   []byte
+		args []string
+		says string
+	}{
+		{example, []string{"curve", "show", "-", "-o", "json"}, string(example)},
+		{trace, []string{"profile", "-", "--trace.format=azure", "--out.classes=" + filepath.Join(dir, "c.json"), "--out.report=" + filepath.Join(dir, "r.html")}, "Written: "},
+	} {
+		command := exec.CommandContext(t.Context(), binary, test.args...)
+		command.Stdin = bytes.NewReader(test.in)
+		out, err := command.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), test.says) {
+			t.Errorf("%q: %v: %.500s", test.args, err, out)
+		}
 	}
 }
 
