@@ -76,9 +76,7 @@ func (d *drift) observe(now time.Time, c *curve.Curve, l curve.Load, w work) {
 	}
 	compare(&d.itl, d.itlRatio)
 	compare(&d.ttft, d.ttftRatio)
-	// Of several classes the curve, which has each alone, expects some tokens too
-	// few: more than it expects say nothing.
-	compare(&d.generation, min(d.generationRatio, 1))
+	compare(&d.generation, d.generationRatio)
 }
 
 // factor where the engine works now: by the time between tokens, and where that

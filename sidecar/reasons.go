@@ -41,7 +41,7 @@ const (
 	StaleAge = "age"
 	// StaleDrift: latencies are far from what the curve says for half an hour.
 	StaleDrift = "drift"
-	// StaleGenerationRate: the rate of generated tokens is far below it for as long.
+	// StaleGenerationRate: so is the rate of generated tokens.
 	StaleGenerationRate = "generation_rate"
 )
 
@@ -78,7 +78,7 @@ var reasons = []reason{
 	{code: string(curve.ReasonDefaultMix), words: "no mix of now is seen; the one that the curve declares stands in", aside: true},
 
 	{code: StaleDrift, words: "latencies have been far from what it says for half an hour"},
-	{code: StaleGenerationRate, words: "the engine has generated fewer tokens than it says for half an hour"},
+	{code: StaleGenerationRate, words: "the engine has generated tokens at another rate than it says for half an hour"},
 	{code: StaleAge, words: fmt.Sprintf("it is older than %.0f days", curve.MaxAge.Hours()/24)},
 }
 

@@ -26,7 +26,7 @@ const highestExpected = 1.1
 // ratio. An engine that is slower than its curve has more requests running at
 // the same rate, and at the same number running its steps take longer by as
 // much as it is slower: so that is the operating point at which latencies are
-// compared. Between points it is linear; beyond them nothing is known.
+// compared. Between points it goes as a step's time does; beyond them nothing is known.
 func (c *Curve) Expect(l Load, running float64) Expected {
 	unknown := Expected{math.NaN(), math.NaN(), math.NaN(), math.NaN()}
 	var parts []expectedPart
@@ -147,18 +147,24 @@ func sum(parts []expectedPart, at float64, value func(*expectedPart, float64) fl
 	return total
 }
 
-// An idle engine runs nothing; its latencies are those of the lowest point.
+// running is how many requests a part alone would have. What is offered runs for
+// as long as its steps take, so that running / load grows as alone does.
 func (p *expectedPart) running(at float64) float64 {
-	if first := p.line[0]; at < first.ratio {
-		return p.load * first.running * at / first.ratio
+	if at == 0 {
+		return 0 // An idle engine runs nothing.
 	}
-	return p.load * p.between(at, func(l linePoint) float64 { return l.running })
+	return p.load * at / p.between(at, func(l linePoint) float64 { return l.ratio / l.running })
+}
+
+// alone is the time between tokens of the class alone. A step takes a base, and
+// what comes while it lasts: t = base + load * share * t, so that 1/t falls
+// linearly with the load.
+func (p *expectedPart) alone(at float64) float64 {
+	return 1 / p.between(at, func(l linePoint) float64 { return 1 / l.itl })
 }
 
 // Every request's tokens are of the same steps, so what a class does to them is its share of the load.
-func (p *expectedPart) itl(at float64) float64 {
-	return p.load * p.between(at, func(l linePoint) float64 { return l.itl })
-}
+func (p *expectedPart) itl(at float64) float64 { return p.load * p.alone(at) }
 
 func (p *expectedPart) ttft(at float64) float64 {
 	return p.rate * p.between(at, func(l linePoint) float64 { return l.ttft })
@@ -169,13 +175,15 @@ func (p *expectedPart) ttft(at float64) float64 {
 // do its requests stay, and by Little's law as many more or fewer run.
 func (p *expectedPart) among(at, itl float64) float64 {
 	running := p.running(at)
-	longer := p.tokens * (itl - p.between(at, func(l linePoint) float64 { return l.itl }))
+	longer := p.tokens * (itl - p.alone(at))
 	if math.IsNaN(longer) {
 		return running
 	}
 	return max(running+p.load*at*p.knee*longer, 0)
 }
 
+// between interpolates linearly; an engine with less to do than at the lowest
+// point is as it was there.
 func (p *expectedPart) between(at float64, value func(linePoint) float64) float64 {
 	i, _ := slices.BinarySearchFunc(p.line, at, func(l linePoint, at float64) int { return cmp.Compare(l.ratio, at) })
 	switch {

@@ -35,6 +35,7 @@ func TestExpect(t *testing.T) {
 			{Name: "chat", Rate: chat, Knee: 10, Ratio: chat / 10}, {Name: "rag", Rate: rag, Knee: 2, Ratio: rag / 2}, {Name: "bare", Rate: bare, Knee: 1, Ratio: bare},
 		}}
 	}
+	const mixed = (3.0/80 - 1.0/75) / 2
 	for _, test := range []struct {
 		name                     string
 		load                     curve.Load
@@ -42,15 +43,16 @@ func TestExpect(t *testing.T) {
 		ratio, ttft, itl, tokens float64
 	}{
 		{"at a point", load(5, 0, 0), 10, 0.5, 0.1, 0.010, 0.8 * 10 / 0.010},
-		{"between points", load(5, 0, 0), 20, 0.75, 0.2, 0.015, 0.8 * 20 / 0.015},
+		// Half-way the rate of steps, and that of requests for each that runs, is the mean: 75/s and 7.5 / 18.
+		{"between points", load(5, 0, 0), 18, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
 		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 0.8 * 2 / 0.010},
-		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 0.015, 0.8 * 20 / 0.015},
+		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
 		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan, nan},
 		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan, nan},
-		// Half of the load each: at 0.75 (20 + 8) / 2 would run, and tokens are 27.5 ms
-		// apart instead of 15 and 40: 375 * 0.0125 more of chat, 75 * 0.0125 fewer of rag.
+		// Half of the load each: at 0.75 (18 + 7.2) / 2 would run, and tokens are 25.4 ms
+		// apart instead of 13.3 and 37.5: 375 * 0.01208 more of chat, 75 * 0.01208 fewer of rag.
 		// 5 of 6 requests are chat.
-		{"a mix", load(5, 1, 0), 14 + 4.6875 - 0.9375, 0.75, (5*0.2 + 1.0) / 6, (0.015 + 0.040) / 2, 0.8 * 17.75 / 0.0275},
+		{"a mix", load(5, 1, 0), 12.6 + 300*mixed, 0.75, (5*0.2 + 1.0) / 6, 1.0/75 + mixed, 0.8 * (12.6 + 300*mixed) / (1.0/75 + mixed)},
 		{"a class without points", load(5, 0, 0.1), 10, nan, nan, nan, nan},
 		{"no load", load(0, 0, 0), 0, nan, nan, nan, nan},
 	} {
