@@ -123,6 +123,8 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	switch {
 	case !load.knee && f.reserveGiven:
 		return usageError{errors.New("--peak-reserve is for the search of the knee: leave --rate, --concurrency and --trace.file out, or give --out.curve")}
+	case f.knee.mixOnly && len(f.load.burstiness) > 0:
+		return usageError{errors.New("--burstiness is of each class alone: leave it out with --mix-only")}
 	case load.knee && f.warmupGiven:
 		return usageError{errors.New("--warmup is for one load: the search of the knee chooses it; or give --rate, --concurrency or --trace.file")}
 	}

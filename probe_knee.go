@@ -33,6 +33,7 @@ type kneeFlags struct {
 	quick       bool
 	release     bool
 	mix         bool
+	mixOnly     bool
 	coldStart   bool
 	allowShared bool
 	resume      bool
@@ -48,6 +49,7 @@ func (f *kneeFlags) add(c *kingpin.CmdClause) {
 	c.Flag("quick", "Search: the ceiling and three loads for each class, nothing soaked; the result is an estimate.").BoolVar(&f.quick)
 	c.Flag("release", "Search: more requests, a lower safe rate and a longer soak, for a curve that decides on a release.").BoolVar(&f.release)
 	c.Flag("mix", "Search: all classes at once as well, by their weights.").BoolVar(&f.mix)
+	c.Flag("mix-only", "Search: all classes at once, and none alone; with --update beside the knees that a curve has of them.").BoolVar(&f.mixOnly)
 	c.Flag("cold-start", "Search: measure the engine's first answers before all else; restart it right before.").BoolVar(&f.coldStart)
 	c.Flag("allow-shared", "Search although others use the engine; it ends at once when it hurts them.").BoolVar(&f.allowShared)
 	c.Flag("resume", "Search: go on with what an earlier run with the same flags left in the .partial file.").BoolVar(&f.resume)
@@ -60,7 +62,7 @@ func (f *kneeFlags) add(c *kingpin.CmdClause) {
 func (f *kneeFlags) validate(l *load) error {
 	if !l.knee {
 		for flag, given := range map[string]bool{
-			"--out.report": f.report != "", "--quick": f.quick, "--release": f.release, "--mix": f.mix,
+			"--out.report": f.report != "", "--quick": f.quick, "--release": f.release, "--mix": f.mix, "--mix-only": f.mixOnly,
 			"--cold-start": f.coldStart, "--allow-shared": f.allowShared, "--resume": f.resume, "--update": f.update, "--slo.preset": f.preset != "",
 		} {
 			if given {
@@ -76,8 +78,10 @@ func (f *kneeFlags) validate(l *load) error {
 		return fmt.Errorf("--peak-reserve is %g: want a share from 0 to less than 1", f.reserve)
 	case (f.resume || f.update) && f.curve == "":
 		return errors.New("--resume and --update need --out.curve")
-	case f.mix && (len(l.classes) == 0 || len(l.classes) == 1 && !l.fill):
-		return errors.New("--mix needs two classes or more")
+	case f.mix && f.mixOnly:
+		return errors.New("--mix and --mix-only exclude each other")
+	case (f.mix || f.mixOnly) && (len(l.classes) == 0 || len(l.classes) == 1 && !l.fill):
+		return errors.New("--mix and --mix-only need two classes or more")
 	case l.trace != nil && !slices.ContainsFunc(l.classes, func(c workload.Class) bool { return c.Match != nil }):
 		return errors.New("--trace.file needs classes that its requests belong to: headroom_exporter profile TRACE --out.classes=FILE makes them, and --classes.file=FILE takes them")
 	case f.preset != "" && len(l.slo) > 0:
@@ -242,7 +246,7 @@ func (f *probeFlags) campaign(c *connection, load *load, identity curve.Identity
 		bounds = workload.TokenBounds(c.facts.MaxModelLen)
 	}
 	campaign := &knee.Campaign{
-		Classes: load.classes, SLO: load.slo, Mode: f.knee.mode(), Burstiness: f.load.burstiness, Mix: f.knee.mix,
+		Classes: load.classes, SLO: load.slo, Mode: f.knee.mode(), Burstiness: f.load.burstiness, Mix: f.knee.mix || f.knee.mixOnly, MixOnly: f.knee.mixOnly,
 		ColdStart: f.knee.coldStart, LengthBounds: bounds, MaxRate: f.load.maxRate, PeakReserve: f.knee.reserve, Seed: load.seed,
 		Limits: knee.Limits{
 			MaxNumSeqs: identity.MaxNumSeqs, MaxNumBatchedTokens: identity.MaxNumBatchedTokens,
@@ -305,6 +309,7 @@ func (f *probeFlags) journalHeader(load *load, identity curve.Identity) knee.Jou
 		"slo":          fmt.Sprint(load.slo),
 		"burstiness":   f.load.burstiness.String(),
 		"mix":          strconv.FormatBool(f.knee.mix),
+		"mix-only":     strconv.FormatBool(f.knee.mixOnly),
 		"cold-start":   strconv.FormatBool(f.knee.coldStart),
 		"max-rate":     fmt.Sprint(f.load.maxRate),
 		"max-inflight": strconv.Itoa(f.load.maxInflight),

@@ -110,7 +110,7 @@ func (u *updater) classes() []Class {
 		old := u.stored.Classes[i]
 		now := u.probed.class(old.Name)
 		switch {
-		case now == nil:
+		case now == nil, len(now.Studies) == 0 && u.comparable(&old, now):
 			// Nothing new of it. It keeps the bounds it was measured for.
 			old.SLO = u.stored.SLOs(&old)
 			old.Studies = u.unprobed(old.Studies)

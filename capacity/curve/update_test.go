@@ -185,3 +185,22 @@ func TestWatermark(t *testing.T) {
 		}
 	}
 }
+
+// A mix that is measured by itself is added, and leaves the classes' knees as they were.
+func TestUpdateWithAMixAlone(t *testing.T) {
+	stored, probed := kneeAt(100, 0), kneeAt(100, 15)
+	stored.Classes[0].PrefixHitRatio = 0.25
+	probed.Classes[0].Studies, probed.Classes[0].PrefixHitRatio = nil, capacity.Unknown()
+	probed.Mixes = []Mix{{Name: "mix", Shares: map[string]float64{probed.Classes[0].Name: 1}, Study: exampleClasses[0].study(Arrivals{Process: "poisson"}, 70)}}
+	updated, changes, err := Update(stored, probed, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := &updated.Classes[0]
+	if len(class.Studies) != len(stored.Classes[0].Studies) || rateOf(&class.Studies[0]) != 100 || class.PrefixHitRatio != 0.25 {
+		t.Errorf("the class has %d studies, a knee of %v and a hit ratio of %v", len(class.Studies), rateOf(&class.Studies[0]), class.PrefixHitRatio)
+	}
+	if len(updated.Mixes) != 1 || rateOf(&updated.Mixes[0].Study) != 70 || len(changes) != 1 || changes[0].Outcome != Added || changes[0].Name != "mix" {
+		t.Errorf("%d mixes, changes %v", len(updated.Mixes), changes)
+	}
+}

@@ -21,8 +21,8 @@ type Campaign struct {
 	Limits Limits
 	// Burstiness are gamma shapes that each class is studied under beside Poisson.
 	Burstiness []float64
-	// Mix studies all classes at once, by their weights.
-	Mix bool
+	// Mix studies all classes at once, by their weights; MixOnly studies none alone.
+	Mix, MixOnly bool
 	// Replay is a trace that is studied at varying speed, with its name and the
 	// classes that its requests belong to; nil for none.
 	Replay     *workload.Replay
@@ -56,7 +56,11 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 		}
 		out.ColdStart = cold
 	}
-	for i := range c.Classes {
+	alone := c.Classes
+	if c.MixOnly {
+		alone = nil
+	}
+	for i := range alone {
 		class := &out.Classes[i]
 		if err := c.studies(ctx, class, c.Classes[i:i+1]); err != nil {
 			return out, fmt.Errorf("class %s: %w", class.Name, err)

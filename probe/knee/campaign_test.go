@@ -185,6 +185,29 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
+// A mix by itself: its classes are described, and have no knees.
+func TestCampaignOfAMixAlone(t *testing.T) {
+	t.Parallel()
+	e := eightSlots(t)
+	c := campaign(t, e, knee.Quick)
+	c.Mix, c.MixOnly = true, true
+	out, err := c.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Classes) != 2 || len(out.Classes[0].Studies)+len(out.Classes[1].Studies) > 0 || out.AA != nil {
+		t.Errorf("%d classes, %d and %d studies", len(out.Classes), len(out.Classes[0].Studies), len(out.Classes[1].Studies))
+	}
+	if len(out.Mixes) != 1 || !out.Mixes[0].SafeRate.Known() || len(out.Mixes[0].Squeeze) > 0 {
+		t.Errorf("mixes %+v", out.Mixes)
+	}
+	for _, l := range e.loads {
+		if len(l.Traffic.Classes) != 2 {
+			t.Errorf("load %s is of %d classes", l.Name, len(l.Traffic.Classes))
+		}
+	}
+}
+
 func number(v curve.Value) string { return fmt.Sprintf("%.4g", float64(v)) }
 
 // safeTail is the P95 TTFT of the soak that passed, of one of its classes where it is named.
