@@ -33,7 +33,7 @@ BINARY := bin/headroom_exporter
 all: build
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/headroom_exporter
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BINARY) .
