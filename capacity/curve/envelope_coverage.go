@@ -58,8 +58,8 @@ func (c *Curve) command(more string) string {
 		name, _, joined := strings.Cut(flags[i], "=")
 		switch {
 		case i == 0 && name == "probe":
-		case slices.Contains([]string{"--quick", "--force", "--resume", "--update", "--cold-start"}, name):
-			// A quick run measures neither a soak nor a burst; the others are of one run.
+		case slices.Contains([]string{"--quick", "--force", "--resume", "--update", "--cold-start", "--mix-only"}, name):
+			// A quick run measures neither a soak nor a burst, one of a mix alone no class; the others are of one run.
 		case strings.HasPrefix(name, "--out."):
 			if !joined {
 				i++ // its value
