@@ -143,7 +143,7 @@ func unknownSeries(expr string, known map[string][]string) (wrong []string) {
 		}
 		name := selector.Name
 		for _, m := range selector.LabelMatchers {
-			if m.Name != labels.MetricName {
+			if m.Name != model.MetricNameLabel {
 				continue
 			}
 			if name == "" && m.Type == labels.MatchRegexp {
@@ -159,7 +159,7 @@ func unknownSeries(expr string, known map[string][]string) (wrong []string) {
 			wrong = append(wrong, "nobody has the series "+name)
 		}
 		for _, m := range selector.LabelMatchers {
-			if there && allowed != nil && m.Name != labels.MetricName && !slices.Contains(allowed, m.Name) && !slices.Contains(targetLabels, m.Name) {
+			if there && allowed != nil && m.Name != model.MetricNameLabel && !slices.Contains(allowed, m.Name) && !slices.Contains(targetLabels, m.Name) {
 				wrong = append(wrong, fmt.Sprintf("%s has no label %s", name, m.Name))
 			}
 		}

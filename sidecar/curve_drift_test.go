@@ -269,7 +269,7 @@ func TestUnevenRanks(t *testing.T) {
 		load   []float64
 		reason string
 	}{
-		{"two of two", 2, 2, 2, []float64{0.5 / 0.5, 0.25 / 0.5}, ""},
+		{"two of two", 2, 2, 2, []float64{1, 0.25 / 0.5}, ""},
 		{"two, measured on one", 1, 2, 2, nil, "identity_data_parallel"},
 		{"two, measured on nobody knows how many", 0, 2, 2, nil, sidecar.ReasonRanksUnknown},
 		{"one, measured on two", 2, 0, 1, nil, sidecar.ReasonRanksUnknown},
