@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// vllmHeadroom asks for the live load ratio on a real vLLM, which takes about an hour.
-var vllmHeadroom = flag.Bool("vllm.headroom", false, "see how far the live load ratio is off on a real vLLM, for about 50 minutes of a quiet machine")
+// vllmHeadroom asks for the live load ratio on a real vLLM, which takes half an hour.
+var vllmHeadroom = flag.Bool("vllm.headroom", false, "see how far the live load ratio is off on a real vLLM, for about 35 minutes of a quiet machine")
 
 const (
 	// vllmMixLoad is how long a mix is held at its knee: the window that a mix is seen in, and a minute.
@@ -49,7 +49,12 @@ func TestHeadroomOnVLLM(t *testing.T) {
 		t.Logf("%s took %s\n%s", name, time.Since(begin).Round(time.Second), p.stdout.String())
 		return s.curve
 	}
-	curveFile := search("the curve", 1, vllmKneeClasses...)
+	classes := map[string]string{"chat": "prompt=128,output=32", "writing": "prompt=32,output=128", "reading": "prompt=700,output=16"}
+	var flags []string
+	for _, class := range slices.Sorted(maps.Keys(classes)) {
+		flags = append(flags, "--class="+class+":"+classes[class])
+	}
+	curveFile := search("the curve", 1, flags...)
 	knees := kneesOf(t, curveFile)
 	for i, mix := range vllmMixes {
 		rate := 0.0
@@ -57,21 +62,15 @@ func TestHeadroomOnVLLM(t *testing.T) {
 			rate += load * knees[class].rate
 		}
 		name := fmt.Sprintf("mix %d", i+1)
-		args := []string{"--mix"}
-		for j, class := range []string{"chat", "writing", "reading"} {
-			if load := mix[class]; load > 0 {
-				args = append(args, fmt.Sprintf("%s,weight=%.4f", vllmKneeClasses[j], load*knees[class].rate/rate))
-			}
+		var weighted []string
+		for _, class := range slices.Sorted(maps.Keys(mix)) {
+			weighted = append(weighted, fmt.Sprintf("--class=%s:%s,weight=%.4f", class, classes[class], mix[class]*knees[class].rate/rate))
 		}
-		mixFile := search(name, 10+i, args...)
-		again, knee := kneesOf(t, mixFile), mixKnee(t, mixFile)
-		for _, class := range slices.Sorted(maps.Keys(again)) {
-			t.Logf("%s: class %s alone: knee %.3g, in the curve %.3g", name, class, again[class].rate, knees[class].rate)
-		}
+		knee := mixKnee(t, search(name, 10+i, append(weighted, "--mix-only")...))
 
 		s := serve(t, v.url, "--curve.file="+curveFile, "--gpu.nvml=off")
 		p := start(t, nil, append([]string{"probe", "--engine.url=" + v.url, "--gpu.nvml=off", "--seed=" + strconv.Itoa(20+i),
-			fmt.Sprintf("--rate=%.4f", knee.rate), "--slo=ttft:p99:1s", "--warmup=10s", "--duration=" + vllmMixLoad.String()}, args[1:]...)...)
+			fmt.Sprintf("--rate=%.4f", knee.rate), "--slo=ttft:p99:1s", "--warmup=10s", "--duration=" + vllmMixLoad.String()}, weighted...)...)
 		time.Sleep(vllmMixLoad + 10*time.Second - vllmMixRead)
 		low, high, sum, n := math.Inf(1), math.Inf(-1), 0.0, 0.0
 		var last replica
