@@ -75,7 +75,7 @@ KNEE_SEEDS ?= 40
 bench-knee: ## How far off the probe's knees are, beside two other ways to find them
 	$(GO) test -count=1 -timeout=2h -run='^TestAccuracy$$' ./probe/knee -args -accuracy-seeds $(KNEE_SEEDS)
 
-# Beside the scenarios, as make e2e runs them with fewer seeds.
+# What docs/alerts.md says; make e2e runs the same with fewer seeds and without the steep ramp.
 ALERT_SEEDS ?= 20
 bench-alerts: e2e/bin/prometheus e2e/bin/alertmanager ## All alert scenarios, and ordinary traffic of many seeds that must page nobody
 	cd e2e && $(GO) test -count=1 -timeout=30m -v -run '^TestAlerts$$' . -args -alerts.all -alerts.seeds=$(ALERT_SEEDS)

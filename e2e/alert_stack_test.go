@@ -72,6 +72,49 @@ func TestCompress(t *testing.T) {
 	}
 }
 
+// curveRates are a capacity curve's rates, besides those whose names end with
+// _per_second: they stand beside requests_per_second.
+var curveRates = []string{"low", "high", "watermark", "cliff_from", "cliff_to"}
+
+// compressCurve multiplies every rate in a capacity curve by compression: an
+// engine that runs so much faster serves so much more. Times stay, for the
+// engine's page tells them as they are on its own clock.
+func compressCurve(v any, rate bool) any {
+	switch v := v.(type) {
+	case float64:
+		if rate {
+			return v * compression
+		}
+	case []any:
+		for i := range v {
+			v[i] = compressCurve(v[i], rate)
+		}
+	case map[string]any:
+		_, rated := v["requests_per_second"]
+		for key := range v {
+			v[key] = compressCurve(v[key], strings.HasSuffix(key, "_per_second") || rated && slices.Contains(curveRates, key))
+		}
+	}
+	return v
+}
+
+func TestCompressCurve(t *testing.T) {
+	t.Parallel()
+	var v any
+	text := `{"studies": [{"knee": {"requests_per_second": 2, "low": 1, "confidence": 0.9}, "points": [{"ttft": {"mean": 3}, "gates": [{"low": 5}]}]}], "violation_curve": {"requests_per_second": [1, 2], "fraction": [0, 1]}}`
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(compressCurve(v, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"studies":[{"knee":{"confidence":0.9,"low":10,"requests_per_second":20},"points":[{"gates":[{"low":5}],"ttft":{"mean":3}}]}],"violation_curve":{"fraction":[0,1],"requests_per_second":[10,20]}}`
+	if string(got) != want {
+		t.Errorf("the curve is\n%s, want\n%s", got, want)
+	}
+}
+
 // notice is an alert as it arrived at the webhook.
 type notice struct {
 	Status      string            `json:"status"`
@@ -90,6 +133,7 @@ func (n *notice) String() string {
 type alertStack struct {
 	t          *testing.T
 	dir        string
+	began      time.Time
 	prometheus *prometheusServer
 
 	mutex   sync.Mutex
@@ -101,7 +145,7 @@ type alertStack struct {
 func startAlerts(t *testing.T) *alertStack {
 	t.Helper()
 	server, manager := tool(t, "prometheus"), tool(t, "alertmanager")
-	s := &alertStack{t: t, dir: t.TempDir()}
+	s := &alertStack{t: t, dir: t.TempDir(), began: time.Now()}
 	for _, args := range [][]string{{"export", "rules", "--fleet", s.dir}, {"export", "rules", s.dir}, {"export", "alerts", s.dir}} {
 		if p, status := runToEnd(t, nil, args...); status != 0 {
 			t.Fatalf("%v: status %d: %s", args, status, &p.stderr)
@@ -227,18 +271,68 @@ func (s *alertStack) seen(receiver, pool, status string, names ...string) (all [
 }
 
 // wait waits for one of the alerts at a receiver.
-func (s *alertStack) wait(t *testing.T, limit time.Duration, receiver, pool, status string, names ...string) *notice {
+func (s *alertStack) wait(t *testing.T, receiver, pool, status string, names ...string) *notice {
 	t.Helper()
-	var first *notice
-	eventually(t, limit, fmt.Sprintf("%s hears that %s of pool %s is %s", receiver, strings.Join(names, " or "), pool, status), func() error {
-		all := s.seen(receiver, pool, status, names...)
-		if len(all) == 0 {
+	var all []*notice
+	s.within(t, fmt.Sprintf("%s hears that %s of pool %s is %s", receiver, strings.Join(names, " or "), pool, status), func() error {
+		if all = s.seen(receiver, pool, status, names...); len(all) == 0 {
 			return errors.New("it did not")
 		}
-		first = all[0]
 		return nil
 	})
-	return first
+	return all[0]
+}
+
+// within waits until a check passes.
+func (s *alertStack) within(t *testing.T, what string, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(alertWait); ; time.Sleep(200 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.wrong(t, "%s: not within %v: %v", what, alertWait, err)
+		}
+	}
+}
+
+// wrong ends the test as failed, or as skipped where readings tell that the
+// machine was too busy for compressed time: then nothing can be said.
+func (s *alertStack) wrong(t *testing.T, format string, args ...any) {
+	t.Helper()
+	what := fmt.Sprintf(format, args...)
+	if reading := s.busy(); reading != "" {
+		t.Skipf("%s. It says nothing, because the machine was busy: %s", what, reading)
+	}
+	t.Fatal(what)
+}
+
+// busy says by what Prometheus reads of itself that the machine did not let
+// programs run when they were due; empty when it did. Its own page, which takes
+// milliseconds, came late or not at all in more than one of 20 seconds, or as
+// many rule evaluations were left out.
+func (s *alertStack) busy() string {
+	now := time.Now()
+	own, err1 := s.query(`scrape_duration_seconds{job="prometheus"}`, s.began, now)
+	missed, err2 := s.query(`sum(prometheus_rule_group_iterations_missed_total)`, now, now)
+	all, err3 := s.query(`sum(prometheus_rule_group_iterations_total)`, now, now)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Sprintf("Prometheus does not answer in time: %v", err)
+	}
+	late := 0
+	for _, p := range own {
+		if p.value > 0.5 {
+			late++
+		}
+	}
+	switch {
+	case late*20 > len(own):
+		return fmt.Sprintf("in %d of %d seconds Prometheus had taken more than 0.5 s to read its own page", late, len(own))
+	case len(missed) > 0 && len(all) > 0 && missed[0].value*20 > all[0].value:
+		return fmt.Sprintf("%.0f of %.0f evaluations of rules were left out", missed[0].value, all[0].value)
+	}
+	return ""
 }
 
 // heard is everything that was said of a pool.
@@ -268,10 +362,10 @@ func (s *alertStack) alerts(pool string) string {
 }
 
 // resolved waits until everything that woke somebody for a pool is over.
-func (s *alertStack) resolved(t *testing.T, limit time.Duration, pool string) {
+func (s *alertStack) resolved(t *testing.T, pool string) {
 	t.Helper()
 	for _, n := range s.seen("pager", pool, "firing") {
-		s.wait(t, limit, "pager", pool, "resolved", n.Labels["alertname"])
+		s.wait(t, "pager", pool, "resolved", n.Labels["alertname"])
 	}
 }
 
@@ -282,23 +376,30 @@ type point struct {
 	value  float64
 }
 
-// ask waits until an expression has samples between two times, asking once a
-// second, and returns them. Without a time to begin with it is asked of now.
-func (s *alertStack) ask(t *testing.T, limit time.Duration, what, expr string, from time.Time) (all []point) {
+// ask waits until an expression has samples since a time, and returns them.
+// Without a time it is asked of now.
+func (s *alertStack) ask(t *testing.T, what, expr string, since time.Time) (all []point) {
 	t.Helper()
-	eventually(t, limit, what, func() error {
-		now := time.Now()
+	s.within(t, what, func() error {
+		now, from := time.Now(), since
 		if from.IsZero() {
 			from = now
-			defer func() { from = time.Time{} }()
 		}
 		var err error
 		if all, err = s.query(expr, from, now); err == nil && len(all) == 0 {
 			err = fmt.Errorf("%s has no sample", expr)
 		}
-		if err != nil {
-			time.Sleep(time.Second)
-		}
+		return err
+	})
+	return all
+}
+
+// history returns every sample of an expression from a time until now.
+func (s *alertStack) history(t *testing.T, expr string, from time.Time) (all []point) {
+	t.Helper()
+	now := time.Now()
+	s.within(t, "Prometheus tells "+expr, func() (err error) {
+		all, err = s.query(expr, from, now)
 		return err
 	})
 	return all
@@ -336,6 +437,33 @@ func (s *alertStack) query(expr string, from, to time.Time) ([]point, error) {
 	}
 	slices.SortStableFunc(all, func(a, b point) int { return a.at.Compare(b.at) })
 	return all, nil
+}
+
+// curve writes a capacity curve, measured now, for engines on compressed time,
+// and returns the flags of their sidecars. A sidecar takes the tokens of a step
+// as their rate, which is compressed, times a step's time, which is not: so it is
+// told a budget that is compressed too.
+func (s *alertStack) curve(t *testing.T, path string) (flags []string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	compressCurve(v, false)
+	now := time.Now().UTC().Format(time.RFC3339)
+	v["started"], v["finished"] = now, now
+	identity, _ := v["identity"].(map[string]any)
+	budget, _ := identity["max_num_batched_tokens"].(float64)
+	if text, err = json.Marshal(v); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "curve.json")
+	s.write(path, string(text))
+	return []string{"--curve.file=" + path, fmt.Sprintf("--engine.max-num-batched-tokens=%g", budget*compression), fmt.Sprintf("--identity=max_num_batched_tokens=%g", budget)}
 }
 
 // record is a request of a trace: its time in simulated seconds and its lengths in tokens.

@@ -14,10 +14,15 @@ import (
 	"headroom_exporter/simulator"
 )
 
-var demoCurve = flag.Bool("demo.curve", false, "measure the simulated engine of the demo again, and write its curve")
+var demoCurve = flag.Bool("demo.curve", false, "measure the simulated engine of the demo again, and write its curves")
 
-// demoCurveFile is what the demo ships with.
-const demoCurveFile = "../../demo_curve.json"
+const (
+	// demoCurveFile is what the demo ships with.
+	demoCurveFile = "../../demo_curve.json"
+	// azureCurveFile is the same engine's, for the conversations of the Azure
+	// trace: the scenarios of alerts replay them.
+	azureCurveFile = "../../e2e/testdata/azure_curve.json"
+)
 
 // demoClasses are the demo's own traffic, and longer prompts and answers: an
 // unmixing needs classes that traffic could be of.
@@ -32,12 +37,37 @@ func demoClasses() []workload.Class {
 	}
 }
 
-// The curve of the demo's engine, searched on the simulator in virtual time.
-func TestDemoCurve(t *testing.T) {
-	if !*demoCurve {
-		checkDemoCurve(t)
-		return
+// azureClasses are the lengths of the trace, in one class.
+func azureClasses(t *testing.T) []workload.Class {
+	t.Helper()
+	f, err := os.Open("../workload/testdata/azure_conv.csv")
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer f.Close()
+	trace, err := workload.ReadTrace(f, workload.ReadOptions{Format: workload.Azure})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := workload.Class{Name: "conversation", Weight: 1}
+	for _, r := range trace.Records {
+		c.Joint = append(c.Joint, workload.JointCell{Prompt: r.Prompt, Output: r.Output, Weight: 1})
+	}
+	return []workload.Class{c}
+}
+
+// The curves of the demo's engine, searched on the simulator in virtual time.
+func TestDemoCurve(t *testing.T) {
+	for path, classes := range map[string][]workload.Class{demoCurveFile: demoClasses(), azureCurveFile: azureClasses(t)} {
+		if *demoCurve {
+			writeDemoCurve(t, path, classes)
+		}
+		checkDemoCurve(t, path, classes)
+	}
+}
+
+func writeDemoCurve(t *testing.T, path string, classes []workload.Class) {
+	t.Helper()
 	config, err := simulator.Preset(simulator.Presets()[0])
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +82,7 @@ func TestDemoCurve(t *testing.T) {
 		return s
 	}
 	c := &knee.Campaign{
-		Engine: byClass{&virtualEngine{config: config, drain: 60}}, Mode: knee.Full, Classes: demoClasses(),
+		Engine: byClass{&virtualEngine{config: config, drain: 60}}, Mode: knee.Full, Classes: classes,
 		SLO:          []capacity.SLO{slo("ttft:p95:2.5s"), slo("tpot:p95:100ms")},
 		Limits:       knee.Limits{MaxNumSeqs: config.MaxNumSeqs, MaxNumBatchedTokens: config.MaxNumBatchedTokens, KVTokens: float64(config.TokenSlots()), MaxModelLen: config.MaxModelLen},
 		LengthBounds: workload.TokenBounds(config.MaxModelLen), PeakReserve: 0.2, Seed: 1,
@@ -80,24 +110,25 @@ func TestDemoCurve(t *testing.T) {
 	if err := found.Encode(&b); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(demoCurveFile, b.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// checkDemoCurve holds the shipped curve to what it is said to be.
-func checkDemoCurve(t *testing.T) {
-	c, err := curve.ReadFile(demoCurveFile)
+// checkDemoCurve holds a written curve to what it is said to be.
+func checkDemoCurve(t *testing.T, path string, classes []workload.Class) {
+	t.Helper()
+	c, err := curve.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Source != curve.Simulated || len(c.Classes) != len(demoClasses()) {
-		t.Errorf("source %s and %d classes, want simulated and %d", c.Source, len(c.Classes), len(demoClasses()))
+	if c.Source != curve.Simulated || len(c.Classes) != len(classes) {
+		t.Errorf("%s: source %s and %d classes, want simulated and %d", path, c.Source, len(c.Classes), len(classes))
 	}
 	for i := range c.Classes {
 		k := &c.Classes[i]
 		if s := k.Study(curve.Arrivals{Process: "poisson"}); s == nil || s.Knee == nil || !s.Knee.Rate.Known() {
-			t.Errorf("class %s has no knee", k.Name)
+			t.Errorf("%s: class %s has no knee", path, k.Name)
 		}
 	}
 }
