@@ -59,6 +59,7 @@ type replica struct {
 type replicaCurve struct {
 	Valid          bool     `json:"valid"`
 	WatermarkRatio *float64 `json:"watermark_ratio"`
+	Correction     *float64 `json:"correction_factor"`
 }
 
 type occupancy struct {
