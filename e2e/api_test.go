@@ -59,7 +59,9 @@ type replica struct {
 type replicaCurve struct {
 	Valid          bool     `json:"valid"`
 	WatermarkRatio *float64 `json:"watermark_ratio"`
-	Correction     *float64 `json:"correction_factor"`
+	Correction     struct {
+		Factor *float64 `json:"factor"`
+	} `json:"correction"`
 }
 
 type occupancy struct {

@@ -91,7 +91,7 @@ func TestHeadroomOnVLLM(t *testing.T) {
 			t.Errorf("%s: the load ended with status %d: %s", name, status, lastLine(p))
 		}
 		t.Logf("%s at its knee of %.4g (%.4g to %.4g): load ratio %.3f (%.3f to %.3f in a minute), the engine %v times as slow as its curve; all constraints: %s\n%s",
-			name, knee.rate, knee.low, knee.high, sum/n, low, high, value(last.Curve.Correction), loads(last.LoadRatio), p.stdout.String())
+			name, knee.rate, knee.low, knee.high, sum/n, low, high, value(last.Curve.Correction.Factor), loads(last.LoadRatio), p.stdout.String())
 		if r := sum / n; !(r >= 0.85 && r <= 1.2) {
 			t.Errorf("%s: load ratio %.3f at its knee, want 0.85 to 1.2", name, r)
 		}
