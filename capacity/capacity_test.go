@@ -111,6 +111,10 @@ func TestBindingHysteresis(t *testing.T) {
 		{nan, 0.01, capacity.TokenSlots},     //
 		{1.01, 0.99, capacity.SequenceSlots}, // over full, and what bound is not: at once
 		{1.01, 1.04, capacity.SequenceSlots}, // both are over full
+		{1.24, 1.55, capacity.TokenSlots},    // far ahead: at once
+		{0.04, 0, capacity.SequenceSlots},    // what bound is empty: at once
+		{0, 0, capacity.NoConstraint},        // nothing is there that could bind
+		{0, 0.003, capacity.TokenSlots},      //
 	} {
 		if got := b.Update(ratios(step.slots, step.tokens)); got != step.want {
 			t.Fatalf("step %d (%v, %v): binds %v, want %v", i, step.slots, step.tokens, got, step.want)
@@ -118,18 +122,24 @@ func TestBindingHysteresis(t *testing.T) {
 	}
 }
 
-func TestBindingCountsOneChallengerAtATime(t *testing.T) {
+// Several constraints that lead in turn do not hold up the change: after three
+// readings what bound is surely not the largest.
+func TestBindingIsLedBySeveral(t *testing.T) {
 	var b capacity.Binding
 	r := capacity.UnknownLoadRatios()
-	set := func(slots, tokens, queue float64) capacity.Constraint {
-		r[capacity.SequenceSlots], r[capacity.TokenSlots], r[capacity.Queue] = slots, tokens, queue
-		return b.Update(r)
-	}
-	set(0.5, 0.1, 0.1)
-	set(0.5, 0.7, 0.1)
-	set(0.5, 0.7, 0.1)
-	if got := set(0.5, 0.7, 0.9); got != capacity.SequenceSlots {
-		t.Errorf("a third sample with another challenger switched to %v", got)
+	for i, step := range []struct {
+		slots, tokens, queue float64
+		want                 capacity.Constraint
+	}{
+		{0.5, 0.1, 0.1, capacity.SequenceSlots},
+		{0.5, 0.6, 0.1, capacity.SequenceSlots},
+		{0.5, 0.1, 0.6, capacity.SequenceSlots},
+		{0.5, 0.6, 0.1, capacity.TokenSlots},
+	} {
+		r[capacity.SequenceSlots], r[capacity.TokenSlots], r[capacity.Queue] = step.slots, step.tokens, step.queue
+		if got := b.Update(r); got != step.want {
+			t.Fatalf("step %d: binds %v, want %v", i, got, step.want)
+		}
 	}
 }
 
