@@ -406,7 +406,12 @@ func commonBounds(a, b []float64) []float64 {
 
 // Arrivals are requests that came within some seconds: first tokens, which
 // count those that are cancelled later, and the growth of the queue.
-type Arrivals struct{ Count, Seconds float64 }
+type Arrivals struct {
+	Count, Seconds float64
+	// Longer and Shorter are by how many seconds more, and fewer, it may have
+	// been: it is not known when the first, or the last, of two readings was made.
+	Longer, Shorter float64
+}
 
 // stepZ is how many standard errors a short window must differ from the long
 // one: by chance that happens less than once in some hours.
@@ -415,8 +420,9 @@ const stepZ = 4
 // OfferedRate is the rate of requests per second at which they arrive: that of
 // the long window, unless recent ones, the shorter first, differ by more than
 // chance. A rise in any of them counts, so that a step shows within seconds and
-// a quiet load does not flicker; a fall only in the last one. NaN when the long
-// window is not known.
+// a quiet load does not flicker; a fall only in the last one. A rise is over the
+// longest time that it may have taken, a fall over the shortest. NaN when the
+// long window is not known.
 func OfferedRate(long Arrivals, recent ...Arrivals) float64 {
 	if !(long.Seconds > 0) || math.IsNaN(long.Count) || math.IsInf(long.Count, 0) {
 		return math.NaN()
@@ -428,13 +434,16 @@ func OfferedRate(long Arrivals, recent ...Arrivals) float64 {
 		if !(a.Seconds > 0) || math.IsNaN(a.Count) {
 			continue
 		}
-		expected := usual * a.Seconds
-		z := (a.Count - expected) / math.Sqrt(max(expected, 1))
+		z := func(seconds float64) float64 {
+			expected := usual * seconds
+			return (a.Count - expected) / math.Sqrt(max(expected, 1))
+		}
+		longest, shortest := a.Seconds+a.Longer, a.Seconds-a.Shorter
 		switch last := i == len(recent)-1; {
-		case z > stepZ:
-			offered = max(offered, a.Count/a.Seconds)
-		case z < -stepZ && last && offered == usual:
-			offered = max(a.Count, 0) / a.Seconds
+		case z(longest) > stepZ:
+			offered = max(offered, a.Count/longest)
+		case shortest > 0 && z(shortest) < -stepZ && last && offered == usual:
+			offered = max(a.Count, 0) / shortest
 		}
 	}
 	return offered

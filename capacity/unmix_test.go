@@ -265,28 +265,39 @@ func TestHitRatio(t *testing.T) {
 }
 
 func TestOfferedRate(t *testing.T) {
-	type a = capacity.Arrivals
-	long := a{600, 60} // 10 a second
+	type many = []capacity.Arrivals
+	a := func(count, seconds float64) capacity.Arrivals {
+		return capacity.Arrivals{Count: count, Seconds: seconds}
+	}
+	// It is not known when the first, or the last, of two readings was made.
+	between := func(count, shortest, seconds, longest float64) capacity.Arrivals {
+		return capacity.Arrivals{Count: count, Seconds: seconds, Longer: longest - seconds, Shorter: seconds - shortest}
+	}
+	long := a(600, 60) // 10 a second
 	for _, test := range []struct {
 		name   string
-		long   a
-		recent []a
+		long   capacity.Arrivals
+		recent many
 		want   float64
 	}{
-		{"steady", long, []a{{50, 5}, {100, 10}}, 10},
-		{"by chance", long, []a{{70, 5}}, 10},
-		{"a step", long, []a{{100, 5}, {150, 10}}, 20},
-		{"a slower one", long, []a{{70, 5}, {150, 10}}, 15},
-		{"a fall, not for long", long, []a{{0, 5}, {150, 15}}, 10},
-		{"a fall", a{3000, 300}, []a{{20, 5}, {80, 15}, {300, 60}}, 5},
-		{"a fall, and a rise at its end", a{3000, 300}, []a{{90, 5}, {80, 15}, {300, 60}}, 18},
-		{"few", a{6, 60}, []a{{3, 5}}, 0.1},
-		{"after silence", a{0, 60}, []a{{20, 5}}, 4},
+		{"steady", long, many{a(50, 5), a(100, 10)}, 10},
+		{"by chance", long, many{a(70, 5)}, 10},
+		{"a step", long, many{a(100, 5), a(150, 10)}, 20},
+		{"a slower one", long, many{a(70, 5), a(150, 10)}, 15},
+		{"a fall, not for long", long, many{a(0, 5), a(150, 15)}, 10},
+		{"a fall", a(3000, 300), many{a(20, 5), a(80, 15), a(300, 60)}, 5},
+		{"a fall, and a rise at its end", a(3000, 300), many{a(90, 5), a(80, 15), a(300, 60)}, 18},
+		{"few", a(6, 60), many{a(3, 5)}, 0.1},
+		{"after silence", a(0, 60), many{a(20, 5)}, 4},
+		{"a rise, or a reading that was late", long, many{between(60, 2, 2, 6)}, 10},
+		{"a rise all the same", long, many{between(120, 2, 2, 6)}, 20},
+		{"a fall, or a reading that was late", long, many{between(90, 9, 15, 15)}, 10},
+		{"a fall all the same", long, many{between(44, 11, 15, 15)}, 4},
 		{"only the long one", long, nil, 10},
-		{"a recent one unknown", long, []a{{nan, 5}, {100, nan}, {100, 0}}, 10},
-		{"requests left the queue", a{-3, 60}, nil, 0},
-		{"unknown", a{nan, 60}, []a{{100, 5}}, nan},
-		{"no time", a{600, 0}, []a{{100, 5}}, nan},
+		{"a recent one unknown", long, many{a(nan, 5), a(100, nan), a(100, 0)}, 10},
+		{"requests left the queue", a(-3, 60), nil, 0},
+		{"unknown", a(nan, 60), many{a(100, 5)}, nan},
+		{"no time", a(600, 0), many{a(100, 5)}, nan},
 	} {
 		if got := capacity.OfferedRate(test.long, test.recent...); !same(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)

@@ -37,11 +37,11 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 		if !(k.Ratio > 0) {
 			continue
 		}
-		p := c.Classes[i].line(k.Knee)
+		p := c.Classes[i].line(k.Full)
 		if len(p) == 0 {
 			return unknown
 		}
-		parts = append(parts, expectedPart{p, k.Ratio, k.Rate, k.Knee, c.Classes[i].GenerationMean})
+		parts = append(parts, expectedPart{p, k.Ratio, k.Rate, k.Full, c.Classes[i].GenerationMean})
 		ratios, rates, high = ratios+k.Ratio, rates+k.Rate, min(high, p[len(p)-1].ratio)
 	}
 	if len(parts) == 0 {

@@ -32,7 +32,7 @@ func TestExpect(t *testing.T) {
 	nan := math.NaN()
 	load := func(chat, rag, bare float64) curve.Load {
 		return curve.Load{Estimate: chat/10 + rag/2 + bare, Classes: []curve.ClassLoad{
-			{Name: "chat", Rate: chat, Knee: 10, Ratio: chat / 10}, {Name: "rag", Rate: rag, Knee: 2, Ratio: rag / 2}, {Name: "bare", Rate: bare, Knee: 1, Ratio: bare},
+			{Name: "chat", Rate: chat, Full: 10, Ratio: chat / 10}, {Name: "rag", Rate: rag, Full: 2, Ratio: rag / 2}, {Name: "bare", Rate: bare, Full: 1, Ratio: bare},
 		}}
 	}
 	const mixed = (3.0/80 - 1.0/75) / 2

@@ -10,8 +10,11 @@ import (
 
 // The reasons that a live load has besides those of its mix.
 const (
-	// ReasonClassWithoutKnee: a class of the mix has no known knee, so its traffic counts as not covered.
+	// ReasonClassWithoutKnee: a class of the mix has neither a known knee nor a safe rate, so its traffic counts as not covered.
 	ReasonClassWithoutKnee capacity.Reason = "class_without_knee"
+	// ReasonKneeUnknown: no knee was found of a class of the mix. The rate that is
+	// known to be safe stands in for it, which puts the ratio high.
+	ReasonKneeUnknown capacity.Reason = "knee_unknown"
 	// ReasonLastMix and ReasonDefaultMix: no mix of now was to be seen.
 	ReasonLastMix    capacity.Reason = "last_valid_mix"
 	ReasonDefaultMix capacity.Reason = "declared_default_mix"
@@ -61,7 +64,8 @@ type Load struct {
 	Coverage float64
 	Mix      capacity.Mix
 	Classes  []ClassLoad
-	// Knee is the offered rate of the mix at which the ratio is 1.
+	// Knee is the offered rate of the mix at which the ratio is 1; with
+	// ReasonKneeUnknown the knee is not below it.
 	Knee float64
 	// Left is what can be offered on top, of the present mix. Its slots are unknown here.
 	Left    capacity.Left
@@ -71,9 +75,12 @@ type Load struct {
 // ClassLoad is what one class adds to the load.
 type ClassLoad struct {
 	Name string
-	// Rate in requests per second, and Knee of the class alone.
+	// Rate in requests per second, and Knee of the class alone; NaN where none is known.
 	Rate, Knee float64
-	// Ratio is the class's part of Load.Estimate, in proportion to Rate / Knee with every treatment.
+	// Full is the rate of the class alone that counts as a load ratio of 1: its
+	// knee, or where none is known the rate that is known to be safe.
+	Full float64
+	// Ratio is the class's part of Load.Estimate, in proportion to Rate / Full with every treatment.
 	Ratio float64
 	// PrefillShare is the part of the class's load that is prefill; NaN is unknown.
 	PrefillShare float64
@@ -86,7 +93,8 @@ type ClassLoad struct {
 //	ratio = correction * (1 + standard error) * (most + (sum - most) / 3)
 //
 // with the rates that capacity.Unmix finds, or the last valid mix, or the
-// classes' weights. A class's use of a resource is what it takes of it at its
+// classes' weights. A class of which no knee is known has the rate that is known
+// to be safe in its place. A class's use of a resource is what it takes of it at its
 // knee (see Resource); without them the ratio is the sum. Classes that fill
 // different resources leave room for each other, but where several are nearly
 // full, one waits for the other: a third of the way to the sum is what held on
@@ -127,10 +135,11 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 	}
 	var demands [len(resources)]demand
 	var sum demand
+	safeOnly := false
 	var unmeasured, prompts, unmeasuredPrompts, generations, unmeasuredGenerations float64
 	for i, k := range classes {
 		m := l.Mix.Classes[i]
-		cl := ClassLoad{Name: k.shape.Name, Rate: m.Rate, Knee: k.knee, PrefillShare: math.NaN(), Ratio: math.NaN()}
+		cl := ClassLoad{Name: k.shape.Name, Rate: m.Rate, Knee: k.knee, Full: k.full, PrefillShare: math.NaN(), Ratio: math.NaN()}
 		factor := max(hits, 1) * max(decode, 1)
 		if prefill != nil {
 			cl.PrefillShare = prefill[i]
@@ -139,8 +148,9 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 		prompts += m.Share * k.shape.PromptTokens
 		generations += m.Share * k.shape.GenerationTokens
 		switch {
-		case k.knee > 0:
-			cl.Ratio = factor * m.Rate / k.knee
+		case k.full > 0:
+			cl.Ratio = factor * m.Rate / k.full
+			safeOnly = safeOnly || m.Share > 0 && !(k.knee > 0)
 			sum.add(factor*m.Share, k)
 			if uses == nil {
 				break
@@ -181,6 +191,9 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 			l.Reasons = append(l.Reasons, capacity.ReasonCoverageLow)
 		}
 	}
+	if safeOnly {
+		l.Reasons = append(l.Reasons, ReasonKneeUnknown)
+	}
 	if d.knee > 0 {
 		l.Low, l.High = d.knee/d.low, d.knee/d.high
 	}
@@ -193,9 +206,9 @@ func (c *Curve) Load(t capacity.Traffic, o LoadOptions) Load {
 func standardError(m capacity.Mix, classes []loadClass) float64 {
 	var sum, squares float64
 	for i, k := range classes {
-		if k.knee > 0 {
-			sum += m.Classes[i].Share / k.knee
-			squares += m.Classes[i].Share / (k.knee * k.knee)
+		if k.full > 0 {
+			sum += m.Classes[i].Share / k.full
+			squares += m.Classes[i].Share / (k.full * k.full)
 		}
 	}
 	if !(sum > 0 && m.Completions > 0) {
@@ -297,15 +310,17 @@ func sameClasses(a, b capacity.Mix) bool {
 
 // loadClass is what a live load needs of a class.
 type loadClass struct {
-	shape                                   capacity.ClassShape
-	weight, knee, watermark, low, high, hit float64
+	shape  capacity.ClassShape
+	weight float64
+	// full is the rate that counts as 1: the knee, or what stands in for one.
+	full, knee, watermark, low, high, hit float64
 }
 
 func (c *Curve) loadClasses() []loadClass {
 	classes := make([]loadClass, 0, len(c.Classes))
 	for i := range c.Classes {
 		k := &c.Classes[i]
-		l := loadClass{weight: k.Weight, knee: math.NaN(), watermark: math.NaN(), low: math.NaN(), high: math.NaN(), hit: float64(k.PrefixHitRatio)}
+		l := loadClass{weight: k.Weight, full: math.NaN(), knee: math.NaN(), watermark: math.NaN(), low: math.NaN(), high: math.NaN(), hit: float64(k.PrefixHitRatio)}
 		if !(l.hit >= 0) {
 			l.hit = 0
 		}
@@ -315,9 +330,12 @@ func (c *Curve) loadClasses() []loadClass {
 			GenerationTokens: k.GenerationMean, PromptLengths: k.PromptHistogram, GenerationLengths: k.GenerationHistogram,
 		})
 		if s := k.poisson(); s != nil {
-			l.knee, l.watermark = c.bounds(s)
-			if s.Knee != nil && s.Knee.Rate > 0 && s.Knee.Low > 0 && s.Knee.High > 0 {
-				l.low, l.high = float64(s.Knee.Low), float64(s.Knee.High)
+			l.full, l.watermark = c.bounds(s)
+			if s.Knee != nil && s.Knee.Rate > 0 {
+				l.knee = float64(s.Knee.Rate)
+				if s.Knee.Low > 0 && s.Knee.High > 0 {
+					l.low, l.high = float64(s.Knee.Low), float64(s.Knee.High)
+				}
 			}
 		}
 		classes = append(classes, l)
@@ -340,7 +358,7 @@ type demand struct{ knee, watermark, low, high float64 }
 
 func (d *demand) add(share float64, k loadClass) {
 	if share > 0 {
-		d.knee += share / k.knee
+		d.knee += share / k.full
 		d.watermark += share / k.watermark
 		d.low += share / k.low
 		d.high += share / k.high
@@ -386,11 +404,11 @@ func (c *Curve) uses(classes []loadClass) []use {
 	// How long steps may become is what the classes' knees tell; the others have an end.
 	most := use{0, float64(c.Identity.MaxNumSeqs), 1}
 	for i, k := range classes {
-		if !(k.knee > 0) {
+		if !(k.full > 0) {
 			continue
 		}
 		class := &c.Classes[i]
-		line, knee := class.line(k.knee), class.poisson().Knee
+		line, knee := class.line(k.full), class.poisson().Knee
 		if knee == nil || len(line) < 2 || line[0].ratio > idleRatio || line[len(line)-1].ratio < 0.95 {
 			return nil
 		}
@@ -404,7 +422,7 @@ func (c *Curve) uses(classes []loadClass) []use {
 		}
 	}
 	for i, k := range classes {
-		if !(k.knee > 0) {
+		if !(k.full > 0) {
 			continue
 		}
 		full := 0
@@ -494,10 +512,10 @@ const maxShareResidual = 0.25
 func prefillShares(classes []loadClass) []float64 {
 	var rows [][]float64
 	for _, k := range classes {
-		if k.knee > 0 {
+		if k.full > 0 {
 			s := k.shape
 			context := s.GenerationTokens * (s.PromptTokens + s.GenerationTokens/2)
-			rows = append(rows, []float64{k.knee * s.ComputedPromptTokens, k.knee * s.GenerationTokens, k.knee * context})
+			rows = append(rows, []float64{k.full * s.ComputedPromptTokens, k.full * s.GenerationTokens, k.full * context})
 		}
 	}
 	if len(rows) < 3 {

@@ -192,7 +192,7 @@ func TestLoadIsUnknownRatherThanWrong(t *testing.T) {
 			c.Classes[1].Studies[1].Knee, c.Classes[1].Studies[1].SafeRate = nil, capacity.Unknown()
 		},
 			func(t *capacity.Traffic) { t.Requests *= 4 }, 0, false, 1.6, capacity.MixHistograms, capacity.ReasonCoverageLow},
-		{"only a safe rate", func(c *Curve) { c.Classes[1].Studies[1].Knee = nil }, nil, 0, true, 0.4 + 0.2/0.95, capacity.MixHistograms, ""},
+		{"only a safe rate", func(c *Curve) { c.Classes[1].Studies[1].Knee = nil }, nil, 0, true, 0.4 + 0.2/0.95, capacity.MixHistograms, ReasonKneeUnknown},
 		{"no class", func(c *Curve) { c.Classes = nil }, nil, 0, false, nan, capacity.MixNone, capacity.ReasonNoClasses},
 		{"no study", func(c *Curve) { c.Classes[3].Studies = nil }, nil, 0, false, nan, capacity.MixHistograms, ReasonClassWithoutKnee},
 		{"outside", nil, func(t *capacity.Traffic) {
@@ -226,6 +226,29 @@ func TestLoadIsUnknownRatherThanWrong(t *testing.T) {
 				t.Errorf("ratio %v in zone %s", l.Ratio, l.Zone)
 			}
 		})
+	}
+}
+
+// Where no knee is known of a class none is told, though the rate that is
+// known to be safe counts as full; of one without traffic there is nothing to say.
+func TestLoadWithoutAKnee(t *testing.T) {
+	for _, test := range []struct {
+		rag    float64
+		reason bool
+	}{{0.2, true}, {0, false}} {
+		c := liveCurve()
+		traffic, knee := liveTraffic(c, 0.2, test.rag, 0, 0), float64(c.Classes[1].Studies[1].Knee.Rate)
+		c.Classes[1].Studies[1].Knee = nil
+		l := c.Load(traffic, LoadOptions{})
+		if slices.Contains(l.Reasons, ReasonKneeUnknown) != test.reason || !l.Valid {
+			t.Errorf("rag at %v: valid %v, reasons %v", test.rag, l.Valid, l.Reasons)
+		}
+		if k := l.Classes[1]; !math.IsNaN(k.Knee) || !about(k.Full, 0.95*knee) || !about(k.Ratio, test.rag/0.95) {
+			t.Errorf("rag at %v: knee %v, full at %v, ratio %v", test.rag, k.Knee, k.Full, k.Ratio)
+		}
+		if k := l.Classes[0]; !about(k.Knee, k.Full) || !(k.Knee > 0) {
+			t.Errorf("chat: knee %v, full at %v", k.Knee, k.Full)
+		}
 	}
 }
 
