@@ -69,7 +69,7 @@ func unknownCurve(reasons ...string) CurveStatus {
 func (c *CurveStatus) Waiting() bool {
 	return !c.Valid && slices.ContainsFunc(c.Reasons, func(reason string) bool {
 		switch capacity.Reason(reason) {
-		case capacity.ReasonRatesUnknown, capacity.ReasonNoTraffic, capacity.ReasonNotAdmitted, capacity.ReasonFewCompletions:
+		case ReasonFewReadings, capacity.ReasonRatesUnknown, capacity.ReasonNoTraffic, capacity.ReasonNotAdmitted, capacity.ReasonFewCompletions:
 			return true
 		}
 		return false
@@ -153,7 +153,7 @@ func (s *Sidecar) curveStatus(h heldCurve, r *rank, rep *Replica) CurveStatus {
 	now := r.window.readings[len(r.window.readings)-1].at
 	t := r.mix.traffic()
 	t.Requests = r.window.arrivalRate()
-	if rep.RequestsRunning == 0 && rep.RequestsWaiting == 0 && len(r.window.last(idleSpan)) > 1 && arrivals(r.window.last(idleSpan)).Count == 0 {
+	if r.window.quiet() {
 		t.Requests = 0 // What came a minute ago is no load of now.
 	}
 	status.OfferedRequests = t.Requests
@@ -186,6 +186,9 @@ func (s *Sidecar) curveStatus(h heldCurve, r *rank, rep *Replica) CurveStatus {
 		status.Load = spread(status.Curve, t, options, h.ranks)
 	}
 	status.Load = perRank(status.Load, h.ranks)
+	if i := slices.Index(status.Load.Reasons, capacity.ReasonRatesUnknown); i >= 0 && rep.RateSpan < MinRateSpan {
+		status.Load.Reasons[i] = ReasonFewReadings
+	}
 	if status.TokensPerStep >= 1 && math.IsNaN(rep.TokensPerStep) {
 		status.Load.Reasons = append(status.Load.Reasons, ReasonAcceptanceUnknown)
 	}
@@ -201,7 +204,8 @@ func (s *Sidecar) curveStatus(h heldCurve, r *rank, rep *Replica) CurveStatus {
 	return status
 }
 
-// idleSpan is for how long nothing must have come before nothing is offered.
+// idleSpan is for how long nothing must have come before nothing is offered,
+// MinRateSpan where there are no more readings yet.
 const idleSpan = 5 * time.Second
 
 // spread is the load of a curve whose engine has so many ranks, if each took
@@ -225,6 +229,7 @@ func perRank(l curve.Load, ranks float64) curve.Load {
 	for i := range l.Classes {
 		l.Classes[i].Rate /= ranks
 		l.Classes[i].Knee /= ranks
+		l.Classes[i].Full /= ranks
 	}
 	return l
 }
@@ -255,6 +260,8 @@ func noCurve(c *CurveStatus) string {
 		return "the capacity curve does not count, because the engine's identity is not known: give --identity model=NAME; " + bound
 	case len(c.Check.Hard) > 0:
 		return fmt.Sprintf("the capacity curve was measured on another engine (%s): measure this one, or allow it with an entry in the curve's reuse; %s", differences(c.Check.Hard), bound)
+	case c.Load.Ratio > 1:
+		return fmt.Sprintf("the capacity curve does not count, because %s; what it explains of the traffic is above the knee by itself, so the load is at least that", strings.Join(c.Why(), "; "))
 	default:
 		return fmt.Sprintf("the capacity curve does not count, because %s; %s", strings.Join(c.Why(), "; "), bound)
 	}
@@ -280,7 +287,8 @@ func curveWords(c *CurveStatus) []string {
 	if len(c.Stale) > 0 {
 		words = append(words, "measure the capacity curve again: "+strings.Join(c.Again(), "; "))
 	}
-	for _, limit := range c.Limits() {
+	limits := slices.DeleteFunc(c.limits(), func(code string) bool { return code == string(ReasonProbeRunning) }) // It is said first of all.
+	for _, limit := range DescribeReasons(limits, c.Check) {
 		words = append(words, "the load by the capacity curve: "+limit)
 	}
 	if c.Burstier {

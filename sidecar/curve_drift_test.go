@@ -2,6 +2,7 @@ package sidecar_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +141,12 @@ func TestProbeRunning(t *testing.T) {
 			c := s.Snapshot().Replicas[0].Curve
 			return slices.Contains(c.Load.Reasons, sidecar.ReasonProbeRunning)
 		}
+		// first tells that it is the first thing that is said, and said once.
+		first := func() bool {
+			isProbe := func(reason string) bool { return strings.Contains(reason, "probe") }
+			reasons := s.Snapshot().Replicas[0].Reasons
+			return slices.IndexFunc(reasons, isProbe) == 0 && !slices.ContainsFunc(reasons[1:], isProbe)
+		}
 		every(t, s, f, 12*time.Minute, 50)
 		burn := s.Snapshot().Replicas[0].Burn.Fast
 		if said() || burn != 0 {
@@ -150,6 +157,9 @@ func TestProbeRunning(t *testing.T) {
 		r := s.Snapshot().Replicas[0]
 		if !said() || !r.Curve.ProbeRunning || !r.Curve.Valid {
 			t.Errorf("said %v, running %v, valid %v: %q", said(), r.Curve.ProbeRunning, r.Curve.Valid, r.Curve.Reasons)
+		}
+		if !first() {
+			t.Errorf("the reasons do not begin with the probe: %q", r.Reasons)
 		}
 		near(t, "correction factor", r.Curve.CorrectionFactor, 1)
 		near(t, "latency against the curve, which is shown", r.Curve.ITLRatio, 50.0/30)
@@ -166,9 +176,18 @@ func TestProbeRunning(t *testing.T) {
 		}
 		every(t, s, f, 30*time.Second, 50)
 		r = s.Snapshot().Replicas[0]
-		if said() {
+		if said() || first() {
 			t.Error("it is told of when nothing of it is left")
 		}
+		// It is also said where the curve does not count at all.
+		source.running, f.down = true, true
+		run(s, 6, nil)
+		if r := s.Snapshot().Replicas[0]; r.Curve.Valid || !first() {
+			t.Errorf("of an engine that is down the reasons are %q", r.Reasons)
+		}
+		f.down, source.running = false, false
+		every(t, s, f, 2*time.Minute, 50)
+		r = s.Snapshot().Replicas[0]
 		near(t, "correction factor afterwards", r.Curve.CorrectionFactor, 1)
 	})
 }

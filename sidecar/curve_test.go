@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,6 +203,93 @@ func TestConstraintsBesideTheCurve(t *testing.T) {
 	})
 }
 
+// What is left is the least that any constraint leaves, by the rates that each
+// has: with a curve that counts never more than its knee leaves of what is offered now.
+func TestLeftIsTheLeast(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// before and now are requests per second, for 90 s and then for 20 s.
+		before, now float64
+		running, kv float64
+		binding     capacity.Constraint
+	}{
+		{"the KV cache is fuller, of a minute of more traffic", 24, 8, 2, 0.27, capacity.TokenSlots},
+		{"slots are over full, of a minute of less traffic", 8, 48, 10.4, 0.27, capacity.SequenceSlots},
+		{"the curve has the largest ratio", 24, 24, 2, 0.27, capacity.Curve},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := smallCurve()
+				study := &c.Classes[0].Studies[0]
+				study.SafeRate, study.Knee.Rate, study.Knee.Low, study.Knee.High, study.Knee.Watermark = 40, 40, 39, 41, 32
+				f := &fakeEngine{ranks: []fakeRank{{running: test.running, kvUsage: test.kv}}}
+				s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+				run(s, 90, func(int) { f.ranks[0].second(test.before, 100, 50, 50) })
+				run(s, 20, func(int) { f.ranks[0].second(test.now, 100, 50, 50) })
+				r := s.Snapshot().Replicas[0]
+				if !r.Curve.Valid || r.Binding != test.binding {
+					t.Fatalf("valid %v, %v binds, load ratios %v", r.Curve.Valid, r.Binding, r.LoadRatios)
+				}
+				near(t, "offered", r.Curve.OfferedRequests, test.now)
+				left := r.Curve.Load.Knee - test.now
+				near(t, "requests left", r.Left.RequestsPerSecond, left)
+				near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 100*left)
+				near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 50*left)
+			})
+		})
+	}
+}
+
+// Traffic that the classes do not explain, and that is above the knee by what
+// they do: it is neither called an upper bound nor taken for the engine's limits.
+func TestAboveTheKneeByAPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		run(s, 90, func(int) { f.ranks[0].second(6, 400, 200, 50) })
+		r := s.Snapshot().Replicas[0]
+		mustRest(t, r, string(capacity.ReasonCoverageLow))
+		if !(r.LoadRatios[capacity.Curve] > 1) || r.Binding != capacity.Curve || r.Zone != capacity.ZoneUnstable {
+			t.Errorf("load ratio by the curve %v, %v binds, zone %v", r.LoadRatios[capacity.Curve], r.Binding, r.Zone)
+		}
+		if !(r.Left.RequestsPerSecond < 0) {
+			t.Errorf("%v requests/s are left above the knee", r.Left.RequestsPerSecond)
+		}
+		said := strings.Join(r.Reasons, "\n")
+		if !strings.Contains(said, "above the knee by itself") || strings.Contains(said, "upper bound") {
+			t.Errorf("reasons:\n%s", said)
+		}
+	})
+}
+
+// Before there are rates none of them is 0, and the reason says to wait.
+func TestRatesAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := smallCurve()
+		f := &fakeEngine{ranks: []fakeRank{{}}}
+		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+		for range 5 {
+			run(s, 1, nil)
+			r := s.Snapshot().Replicas[0]
+			offered, ratio := 0.0, 0.0
+			if r.RateSpan < sidecar.MinRateSpan {
+				offered, ratio = nan, nan
+				if want := []string{string(sidecar.ReasonFewReadings)}; !slices.Equal(r.Curve.Reasons, want) {
+					t.Errorf("after %s: reasons %q, want %q", r.RateSpan, r.Curve.Reasons, want)
+				}
+				if !r.Curve.Waiting() {
+					t.Errorf("after %s it is not waited for", r.RateSpan)
+				}
+			} else if !r.Curve.Valid {
+				t.Errorf("after %s: reasons %q", r.RateSpan, r.Curve.Reasons)
+			}
+			near(t, fmt.Sprintf("offered after %s", r.RateSpan), r.Curve.OfferedRequests, offered)
+			near(t, fmt.Sprintf("load ratio after %s", r.RateSpan), r.LoadRatios[capacity.Curve], ratio)
+		}
+	})
+}
+
 // An offload tier keeps the KV cache full on purpose: then it is no constraint.
 func TestTokenSlotsUnbound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +368,7 @@ func TestUnknownIsNeverANumberByTheCurve(t *testing.T) {
 		f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
 		s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
 		run(s, 1, nil)
-		mustRest(t, s.Snapshot().Replicas[0], string(capacity.ReasonRatesUnknown))
+		mustRest(t, s.Snapshot().Replicas[0], string(sidecar.ReasonFewReadings))
 		run(s, 20, func(int) { f.ranks[0].second(2, 100, 50, 50) })
 		mustRest(t, s.Snapshot().Replicas[0], string(capacity.ReasonFewCompletions))
 	})

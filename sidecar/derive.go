@@ -93,6 +93,9 @@ func (s *Sidecar) replica(r *rank, er *engine.Rank, at time.Time, memory memoryB
 func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held heldCurve) Replica {
 	rep := unknownReplica(er.ModelName, er.Engine, er.State)
 	rep.Curve = held.status
+	if held.probing {
+		rep.Reasons = append(rep.Reasons, "a probe measures the capacity curve anew, and its requests count as traffic")
+	}
 	if !er.State.Known() || len(r.window.readings) == 0 {
 		r.binding = capacity.Binding{}
 		rep.Reasons = append(rep.Reasons, stateReason(er.State, er.Reason))
@@ -100,7 +103,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 		return rep
 	}
 	now := &r.window.readings[len(r.window.readings)-1]
-	stock, recent := r.window.readings, r.window.last(rateWindow)
+	stock, recent := r.window.readings, r.window.punctual(rateWindow)
 
 	rep.RequestsRunning, rep.RequestsWaiting = now.running, now.waiting
 	rep.SequenceSlots = occupancy(now.running, er.SequenceSlots)
@@ -114,7 +117,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 	}
 	rep.BatchedTokens = er.BatchedTokens
 
-	rep.RateSpan = recent[len(recent)-1].at.Sub(recent[0].at)
+	rep.RateSpan = span(recent)
 	rep.Rates = Rates{
 		OfferedRequests:      offeredRequests(recent),
 		ServedRequests:       rate(recent, admittedRequests),
@@ -139,6 +142,10 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 		// The mean smooths what work does; an empty replica is empty at once.
 		usage = rep.TokenSlots.Ratio
 	}
+	computed := rep.Rates.ComputedPromptTokens
+	if r.window.quiet() && !math.IsNaN(computed) {
+		computed = 0 // What was computed a minute ago is no load of now.
+	}
 	preempted, _ := increase(stock, func(r *reading) float64 { return r.preemptions })
 	finished, _ := increase(stock, func(r *reading) float64 { return r.finished })
 	rep.LoadRatios = capacity.Operation{
@@ -147,7 +154,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 		TokenSlotUsage:       usage,
 		Preemptions:          preempted,
 		RequestsFinished:     finished,
-		ComputedPromptTokens: rep.Rates.ComputedPromptTokens,
+		ComputedPromptTokens: computed,
 		InterTokenLatency:    rep.Latencies.InterTokenLatency,
 		BatchedTokens:        er.BatchedTokens.Value,
 		Backlog:              rep.BacklogSeconds,
@@ -188,11 +195,10 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 	return rep
 }
 
-// left is what can be offered on top, per second.
+// left is what can be offered on top, per second: of each unit the least that
+// any constraint leaves. The curve has rates of its own, which a step shows in
+// at once, and knows what is left without any traffic too.
 func (r *Replica) left(idle bool) capacity.Left {
-	if r.Curve.Valid && (idle || r.Curve.Load.Ratio == r.LoadRatio) {
-		return r.Curve.Load.Left // It knows what is left without any traffic too.
-	}
 	load := r.rateRatio()
 	if idle {
 		load = math.NaN() // There is no mix of which more could be taken.
@@ -203,6 +209,19 @@ func (r *Replica) left(idle bool) capacity.Left {
 	l.RequestsPerSecond = capacity.ScaleRate(r.Rates.OfferedRequests, load)
 	l.PromptTokensPerSecond = capacity.ScaleRate(offered*r.Rates.ComputedPromptTokens, load)
 	l.GenerationTokensPerSecond = capacity.ScaleRate(offered*r.Rates.GenerationTokens, load)
+	if !r.Curve.Valid {
+		return l
+	}
+	least := func(byCurve, byOthers float64) float64 {
+		if byOthers < byCurve {
+			return byOthers
+		}
+		return byCurve
+	}
+	curve := r.Curve.Load.Left
+	l.RequestsPerSecond = least(curve.RequestsPerSecond, l.RequestsPerSecond)
+	l.PromptTokensPerSecond = least(curve.PromptTokensPerSecond, l.PromptTokensPerSecond)
+	l.GenerationTokensPerSecond = least(curve.GenerationTokensPerSecond, l.GenerationTokensPerSecond)
 	return l
 }
 
@@ -234,16 +253,24 @@ func loraRatio(er *engine.Rank, waiting float64) float64 {
 	return ratio
 }
 
-// rateRatio returns the load ratio that holds for rates. It is the largest
-// one, but for the queue: a backlog is what overload piled up over time, and
-// says how long that lasted. What it leaves per second is the rate at which
-// the engine admits while requests wait, less what is offered.
+// rateRatio returns the load ratio that holds for rates, but for a curve that
+// counts. It is the largest one; only the queue says something else: a backlog
+// is what overload piled up over time, and says how long that lasted. Where it is
+// the largest, it leaves per second the rate at which the engine admits while
+// requests wait, less what is offered; where it is not, it says nothing of rates.
 func (r *Replica) rateRatio() float64 {
-	if _, largest := r.LoadRatios.Max(); largest == capacity.Queue && r.RequestsWaiting > 0 {
+	ratios := r.LoadRatios
+	_, largest := ratios.Max()
+	ratios[capacity.Queue] = math.NaN()
+	if largest == capacity.Queue && r.RequestsWaiting > 0 {
 		admitted := r.RequestsWaiting / r.BacklogSeconds
-		return r.Rates.OfferedRequests / admitted
+		ratios[capacity.Queue] = r.Rates.OfferedRequests / admitted
 	}
-	return r.LoadRatio
+	if r.Curve.Valid {
+		ratios[capacity.Curve] = math.NaN()
+	}
+	load, _ := ratios.Max()
+	return load
 }
 
 // judgesTokenSlots tells whether the KV cache is a constraint that is to be known.

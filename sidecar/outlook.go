@@ -167,7 +167,7 @@ func keepLast(values []float64, n int) []float64 {
 }
 
 // arrivalsPerSecond counts arrivals in bins of a second, NaN where a bin is
-// not known, as when readings are further apart.
+// not known, as when readings are further apart, or after one that was late.
 func arrivalsPerSecond(rs []reading) []float64 {
 	var counts []float64
 	last := 0
@@ -177,7 +177,7 @@ func arrivalsPerSecond(rs []reading) []float64 {
 			continue
 		}
 		count := arrivals(rs[last : i+1]).Count
-		if apart > 1500*time.Millisecond {
+		if apart > 1500*time.Millisecond || rs[last].late > 0 {
 			count = math.NaN()
 		}
 		counts, last = append(counts, count), i

@@ -26,6 +26,9 @@ const (
 	reasonEngine   = "engine_"
 )
 
+// ReasonFewReadings: there are no rates before MinRateSpan of readings.
+const ReasonFewReadings capacity.Reason = "few_readings"
+
 // Reasons that never keep a curve from counting.
 const (
 	// ReasonProbeRunning: a probe measures the curve anew, and its requests look like any others.
@@ -62,15 +65,17 @@ var reasons = []reason{
 	{code: reasonIdentity},
 	{code: ReasonRanksUnknown, words: "the engine has several ranks, or the one that was measured had, and it is not known over how many its load was spread"},
 	{code: string(capacity.ReasonNoClasses), words: "it has no class"},
+	{code: string(ReasonFewReadings), words: fmt.Sprintf("%.0f s of readings are needed to know rates: wait", MinRateSpan.Seconds())},
 	{code: string(capacity.ReasonRatesUnknown), words: "a rate that the mix needs is not known"},
 	{code: string(capacity.ReasonCoverageLow), words: fmt.Sprintf("its classes explain less than %.0f %% of the traffic", 100*capacity.MinCoverage)},
-	{code: string(curve.ReasonClassWithoutKnee), words: "a class of the traffic has no known knee"},
+	{code: string(curve.ReasonClassWithoutKnee), words: "of a class of the traffic neither a knee nor a safe rate is known"},
 	{code: string(capacity.ReasonNotAdmitted), words: "requests come and none is admitted, so nothing is known of them"},
 	{code: string(capacity.ReasonFewCompletions), words: fmt.Sprintf("fewer than %d requests were seen to end in the last %.0f minutes", capacity.MinCompletions, capacity.MixWindowMax.Minutes())},
 	{code: string(capacity.ReasonNoTraffic), words: "nothing is offered, so there is no mix of now"},
 
 	{code: string(ReasonProbeRunning), words: "a probe measures the curve anew, and its requests count as traffic", aside: true},
 	{code: string(ReasonAcceptanceUnknown), words: "how many tokens a step of speculative decoding gives now is not known, so as many as when it was measured are assumed", aside: true},
+	{code: string(curve.ReasonKneeUnknown), words: "of a class of the traffic no knee is known, so the rate that is known to be safe counts as full", aside: true},
 	{code: string(curve.ReasonResourcesUnknown), words: "what its classes use at their knees is not known, so their loads are added up", aside: true},
 	{code: string(curve.ReasonPrefillShareUnknown), words: "how much of a class's load is prefill is not known", aside: true},
 	{code: string(capacity.ReasonNoHistograms), words: "the engine has no histograms of lengths, so the mix rests on sums", aside: true},
@@ -152,14 +157,17 @@ func (c *CurveStatus) Again() []string { return DescribeReasons(c.Stale, c.Check
 
 // Limits says in words what the load by a curve that counts does not take into
 // account, but for where its mix is from.
-func (c *CurveStatus) Limits() []string {
+func (c *CurveStatus) Limits() []string { return DescribeReasons(c.limits(), c.Check) }
+
+// limits are their codes.
+func (c *CurveStatus) limits() []string {
 	var codes []string
 	for _, r := range c.Load.Reasons {
 		if code := string(r); aside(code) && r != curve.ReasonLastMix && r != curve.ReasonDefaultMix {
 			codes = append(codes, code)
 		}
 	}
-	return DescribeReasons(codes, c.Check)
+	return codes
 }
 
 // keeping are the codes of what keeps a load from counting, the most important

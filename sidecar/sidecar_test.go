@@ -290,6 +290,12 @@ func TestEmptyAfterWork(t *testing.T) {
 		if r.HeadroomRatio < 0.99 || r.Zone != capacity.ZoneStable {
 			t.Errorf("headroom of an empty replica is %v, zone %v", r.HeadroomRatio, r.Zone)
 		}
+		run(s, 6, nil)
+		r = s.Snapshot().Replicas[0]
+		near(t, "token budget when nothing came for a while", r.LoadRatios[capacity.TokenBudget], 0)
+		if r.Binding != capacity.NoConstraint {
+			t.Errorf("%v binds an empty replica", r.Binding)
+		}
 	})
 }
 

@@ -126,7 +126,7 @@ var recentSpans = []time.Duration{2 * time.Second, 5 * time.Second, 15 * time.Se
 
 // arrivalRate is the rate at which requests arrive now; NaN when it is not known.
 func (w *window) arrivalRate() float64 {
-	long := arrivals(w.last(arrivalSpan))
+	long := arrivals(w.punctual(arrivalSpan))
 	if long.Seconds < MinRateSpan.Seconds() {
 		return math.NaN()
 	}
@@ -139,9 +139,12 @@ func (w *window) arrivalRate() float64 {
 
 // arrivals counts the requests that arrived over the readings, as offeredRequests does.
 func arrivals(rs []reading) capacity.Arrivals {
+	if len(rs) < 2 {
+		return capacity.Arrivals{Count: math.NaN(), Seconds: math.NaN()}
+	}
 	count, seconds := increase(rs, func(r *reading) float64 { return r.begun + r.waiting })
 	if math.IsNaN(count) {
 		count, seconds = increase(rs, func(r *reading) float64 { return r.finished + r.waiting + r.running })
 	}
-	return capacity.Arrivals{Count: count, Seconds: seconds}
+	return capacity.Arrivals{Count: count, Seconds: seconds, Longer: rs[0].late, Shorter: rs[len(rs)-1].late}
 }

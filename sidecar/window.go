@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"headroom_exporter/capacity"
@@ -11,7 +12,10 @@ import (
 // reading is what the window keeps of one rank at one moment: gauges and
 // reset-corrected counters as the engine said them, NaN where it did not.
 type reading struct {
-	at               time.Time
+	at time.Time
+	// late is by how many seconds it came later than readings usually do, 0 for
+	// one that hardly did: the engine may have made its page that much earlier.
+	late             float64
 	running          float64
 	waiting          float64
 	kvUsage          float64
@@ -79,6 +83,7 @@ type window struct {
 // add appends a reading and forgets what is older than the span. One reading
 // at or before the span's start stays, so that a full span can be differenced.
 func (w *window) add(r reading) {
+	r.late = w.lateness(r.at)
 	w.readings = append(w.readings, r)
 	start := r.at.Add(-w.span)
 	drop := 0
@@ -97,6 +102,62 @@ func (w *window) add(r reading) {
 			r.begun = math.NaN()
 		}
 	}
+}
+
+// lateReading is how many times longer than usual a reading must take to be late.
+const lateReading = 2
+
+// lateness is by how many seconds one that comes now is later than those of the
+// last minute did.
+func (w *window) lateness(at time.Time) float64 {
+	recent := w.last(rateWindow)
+	if len(recent) < 2 {
+		return 0
+	}
+	apart := make([]float64, 0, len(recent)-1)
+	for i := 1; i < len(recent); i++ {
+		apart = append(apart, recent[i].at.Sub(recent[i-1].at).Seconds())
+	}
+	slices.Sort(apart)
+	usual, now := apart[len(apart)/2], at.Sub(recent[len(recent)-1].at).Seconds()
+	if now <= lateReading*usual {
+		return 0
+	}
+	return now - usual
+}
+
+// punctual is last(d) without a late reading at its ends, as a rate between
+// two moments needs to know when they were: one that has just come is left out
+// if there is enough without it, and the one before a late one begins the span.
+func (w *window) punctual(d time.Duration) []reading {
+	end := len(w.readings)
+	if end > 1 && w.readings[end-1].late > 0 && span(w.readings[:end-1]) >= MinRateSpan {
+		end--
+	}
+	before := window{readings: w.readings[:end]}
+	start := end - len(before.last(d))
+	if start > 0 && start < end && w.readings[start].late > 0 {
+		start--
+	}
+	return w.readings[start:end]
+}
+
+// quiet tells that nothing is in the engine, and that nothing has come for idleSpan.
+func (w *window) quiet() bool {
+	recent := w.last(idleSpan)
+	if span(recent) < MinRateSpan {
+		return false
+	}
+	newest := &recent[len(recent)-1]
+	return newest.running == 0 && newest.waiting == 0 && arrivals(recent).Count == 0
+}
+
+// span is the time from the first reading to the last.
+func span(rs []reading) time.Duration {
+	if len(rs) == 0 {
+		return 0
+	}
+	return rs[len(rs)-1].at.Sub(rs[0].at)
 }
 
 // firstTokensAreWhole tells whether the histogram of the time to first token
