@@ -141,6 +141,9 @@ func (v *curveView) landmarks(d *plot.Drawing, x plot.Axis) {
 	}
 	knee := "knee"
 	if known(v.KneeRate) {
+		if v.AtLeast {
+			knee += " at least"
+		}
 		knee += " " + quantity(float64(v.KneeRate)) + "/s"
 		if known(v.KneeLowRatio) && known(v.KneeHighRatio) {
 			knee += " (" + quantity(float64(v.KneeRate*v.KneeLowRatio)) + " to " + quantity(float64(v.KneeRate*v.KneeHighRatio)) + ")"
@@ -236,7 +239,11 @@ func (v *curveView) alternative() string {
 		parts = append(parts, fmt.Sprintf("Stable up to %.2f, at risk up to the knee at 1, unstable above.", v.WatermarkRatio))
 	}
 	if known(v.KneeRate) {
-		parts = append(parts, "The knee of the present mix is at "+quantity(float64(v.KneeRate))+" requests per second.")
+		at := "at"
+		if v.AtLeast {
+			at = "not known, at least"
+		}
+		parts = append(parts, "The knee of the present mix is "+at+" "+quantity(float64(v.KneeRate))+" requests per second.")
 	}
 	if !known(v.Now.LoadRatio) {
 		return strings.Join(append(parts, "The live operating point is not known."), " ")

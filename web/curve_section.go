@@ -65,7 +65,7 @@ func (s *server) serveCurve(w http.ResponseWriter, r *http.Request) {
 		s.text(w, http.StatusNotFound, "there is no such replica\n")
 		return
 	}
-	section := curveSection{View: newCurveView(replica, s.Source.History(replica.ModelName, replica.Engine, snapshot.At.Add(-trailLength)), snapshot.At)}
+	section := curveSection{View: newCurveView(snapshot, replica, s.Source.History(replica.ModelName, replica.Engine, snapshot.At.Add(-trailLength)))}
 	if section.View != nil {
 		section.Picture = section.View.picture(width)
 	}

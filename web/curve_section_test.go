@@ -67,7 +67,8 @@ func TestCurvePictureUnknown(t *testing.T) {
 	}
 
 	// A watermark that is not known leaves out the zones below the knee.
-	v := newCurveView(&build(onExampleCurve(t, 0.41, 0.17)).Replicas[0], nil, moment)
+	s = build(onExampleCurve(t, 0.41, 0.17))
+	v := newCurveView(s, &s.Replicas[0], nil)
 	v.WatermarkRatio, v.KneeLowRatio = unknown, unknown
 	text = string(v.picture(640))
 	if strings.Contains(text, "band stable") || strings.Contains(text, "band risk") || strings.Contains(text, "interval") || !strings.Contains(text, "band unstable") {

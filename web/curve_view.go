@@ -22,13 +22,17 @@ type curveView struct {
 	Summary string `json:"summary"`
 	// Origin says what the curve was measured on, and when.
 	Origin string `json:"origin"`
+	// SLO says at which latencies the curve has its knees.
+	SLO string `json:"-"`
 	// WatermarkRatio, and the bounds of the knee's interval, are load ratios: of
 	// the present mix, or of the one that the curve declares where none is known.
 	WatermarkRatio number `json:"watermark_load_ratio"`
 	KneeLowRatio   number `json:"knee_low_load_ratio"`
 	KneeHighRatio  number `json:"knee_high_load_ratio"`
-	// KneeRate is the offered rate of the present mix at the knee.
+	// KneeRate is the offered rate of the present mix at the knee; AtLeast tells
+	// that the knee is not known, and not below that.
 	KneeRate number `json:"-"`
+	AtLeast  bool   `json:"-"`
 	// Latency is whose means the picture shows: ttft or itl.
 	Latency string `json:"latency"`
 	// Now is the live operating point, Trail how it came there, oldest first.
@@ -86,9 +90,9 @@ const (
 	trailStep   = 15 * time.Second
 )
 
-// newCurveView puts a replica and its history beside its curve; nil when it
-// has none. at is the moment of the snapshot.
-func newCurveView(r *sidecar.Replica, history []sidecar.HistoryPoint, at time.Time) *curveView {
+// newCurveView puts a replica of a snapshot and its history beside its curve;
+// nil when it has none.
+func newCurveView(s *sidecar.Snapshot, r *sidecar.Replica, history []sidecar.HistoryPoint) *curveView {
 	c := r.Curve.Curve
 	if c == nil {
 		return nil
@@ -98,20 +102,20 @@ func newCurveView(r *sidecar.Replica, history []sidecar.HistoryPoint, at time.Ti
 		zones = c.Load(capacity.Traffic{}, curve.LoadOptions{})
 	}
 	v := &curveView{
-		Summary: describeLoad(r), Origin: originOf(c), Latency: pictureLatency(c),
+		Summary: describeLoad(r), Origin: originOf(c), SLO: sloWords(c), Latency: pictureLatency(c),
 		WatermarkRatio: aboveZero(zones.Watermark), KneeLowRatio: aboveZero(zones.Low), KneeHighRatio: aboveZero(zones.High),
 		KneeRate: unknown,
-		Now:      operatingPoint{at.UnixMilli(), unknown, unknown, unknown},
-		Classes:  classViews(r), Facts: curveFacts(r),
+		Now:      operatingPoint{s.At.UnixMilli(), unknown, unknown, unknown},
+		Classes:  classViews(r), Facts: curveFacts(r, s.SLO),
 	}
 	if r.Curve.Valid {
-		v.KneeRate = aboveZero(load.Knee)
+		v.KneeRate, v.AtLeast = aboveZero(load.Knee), slices.Contains(load.Reasons, curve.ReasonKneeUnknown)
 	}
 	if r.State.Known() {
 		v.Now.LoadRatio, v.Now.OfferedRate = number(r.LoadRatios[capacity.Curve]), number(r.Curve.OfferedRequests)
 		v.Now.LatencySeconds = aboveZero(v.pick(r.Latencies.TimeToFirstToken, r.Latencies.InterTokenLatency))
 	}
-	v.Trail = v.trail(history, at)
+	v.Trail = v.trail(history, s.At)
 	return v
 }
 
@@ -212,16 +216,19 @@ func classViews(r *sidecar.Replica) []classView {
 	v := make([]classView, 0, len(c.Classes))
 	for i := range c.Classes {
 		k := &c.Classes[i]
-		study, knee := c.LiveStudy(k)
-		class := classView{Name: k.Name, Rate: unknown, KneeRate: aboveZero(knee), LoadRatio: unknown, LoadShare: unknown, Points: []measuredPoint{}, place: i}
+		study, full := c.LiveStudy(k)
+		class := classView{Name: k.Name, Rate: unknown, KneeRate: unknown, LoadRatio: unknown, LoadShare: unknown, Points: []measuredPoint{}, place: i}
+		if study != nil && study.Knee != nil {
+			class.KneeRate = aboveZero(float64(study.Knee.Rate))
+		}
 		if l := live[k.Name]; l != nil {
 			class.Rate, class.KneeRate, class.LoadRatio = number(l.Rate), aboveZero(l.Knee), number(l.Ratio)
 			if load.Estimate > 0 {
 				class.LoadShare = number(l.Ratio / load.Estimate)
 			}
 		}
-		if study != nil && knee > 0 {
-			class.Points = measuredPoints(study, knee, pictureLatency(c))
+		if study != nil && full > 0 {
+			class.Points = measuredPoints(study, full, pictureLatency(c))
 		}
 		v = append(v, class)
 	}
@@ -237,15 +244,16 @@ func orZero(n number) float64 {
 	return float64(n)
 }
 
-// measuredPoints are those of open-loop load and the nearly idle one, by rising load.
-func measuredPoints(s *curve.Study, knee float64, latency string) []measuredPoint {
+// measuredPoints are those of open-loop load and the nearly idle one, by rising
+// load, where full is the rate that counts as 1.
+func measuredPoints(s *curve.Study, full float64, latency string) []measuredPoint {
 	points := []measuredPoint{}
 	add := func(p *curve.Point, rate curve.Value) {
 		q := &p.TTFT
 		if latency == "itl" {
 			q = &p.ITL
 		}
-		at, mean := aboveZero(float64(rate)/knee), aboveZero(float64(q.Mean))
+		at, mean := aboveZero(float64(rate)/full), aboveZero(float64(q.Mean))
 		if len(p.Faults) > 0 || !known(at) || !known(mean) {
 			return
 		}

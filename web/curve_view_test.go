@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,7 +210,7 @@ func TestDescribeBurn(t *testing.T) {
 // The trail is of the last 15 minutes, in steps, with a gap where nothing was known.
 func TestTrail(t *testing.T) {
 	s := build(onExampleCurve(t, 0.41, 0.17))
-	v := newCurveView(&s.Replicas[0], rise(), s.At)
+	v := newCurveView(s, &s.Replicas[0], rise())
 	if n := len(v.Trail); n != 61 {
 		t.Errorf("the trail has %d steps, want 61", n)
 	}
@@ -229,7 +230,7 @@ func TestTrail(t *testing.T) {
 	if last := v.Trail[len(v.Trail)-1]; math.Abs(float64(last.LoadRatio)-0.58) > 0.005 || last.UnixMilliseconds > moment.UnixMilli() {
 		t.Errorf("the newest step is %+v", last)
 	}
-	if v := newCurveView(&s.Replicas[0], nil, s.At); len(v.Trail) != 0 {
+	if v := newCurveView(s, &s.Replicas[0], nil); len(v.Trail) != 0 {
 		t.Errorf("without a history there is a trail of %d", len(v.Trail))
 	}
 }
@@ -241,7 +242,7 @@ func TestCurveViewUnknown(t *testing.T) {
 		"engine down":  build(onExampleCurve(t, 0.41, 0.17), engineDown),
 	}
 	for name, s := range states {
-		v := newCurveView(&s.Replicas[0], []sidecar.HistoryPoint{downPoint(moment.Add(-time.Minute)), downPoint(moment)}, s.At)
+		v := newCurveView(s, &s.Replicas[0], []sidecar.HistoryPoint{downPoint(moment.Add(-time.Minute)), downPoint(moment)})
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
@@ -260,11 +261,11 @@ func TestCurveViewUnknown(t *testing.T) {
 	}
 	s := build(onExampleCurve(t, 0, 0))
 	s.Replicas[0].Latencies.TimeToFirstToken = nan
-	v := newCurveView(&s.Replicas[0], nil, s.At)
+	v := newCurveView(s, &s.Replicas[0], nil)
 	if v.Now.LoadRatio != 0 || known(v.Now.LatencySeconds) {
 		t.Errorf("idle is %+v, want a load of 0 without a latency", v.Now)
 	}
-	if newCurveView(&build().Replicas[0], nil, moment) != nil {
+	if none := build(); newCurveView(none, &none.Replicas[0], nil) != nil {
 		t.Error("without a curve there is a view")
 	}
 }
@@ -275,14 +276,46 @@ func TestCurveViewLowCoverage(t *testing.T) {
 	r := &s.Replicas[0]
 	r.Curve.Valid, r.Curve.Load.Valid, r.Curve.Load.Ratio, r.Curve.Load.Coverage = false, false, nan, 0.62
 	r.Curve.Reasons, r.LoadRatios[capacity.Curve] = []string{string(capacity.ReasonCoverageLow)}, nan
-	v := newCurveView(r, nil, s.At)
+	v := newCurveView(s, r, nil)
 	if known(v.Now.LoadRatio) {
 		t.Errorf("the live point is at %v", v.Now.LoadRatio)
 	}
-	if f := v.Facts[0]; f.Value != "does not count" || f.Note != "Why: its classes explain less than 90 % of the traffic." {
+	if f := v.Facts[0]; f.Value != "does not count" || !strings.HasPrefix(f.Note, "Why: its classes explain less than 90 % of the traffic. Another SLO") {
 		t.Errorf("said of the curve: %q %q", f.Value, f.Note)
 	}
-	if f := v.Facts[1]; !strings.HasPrefix(f.Value, "62 %") {
+	if f := v.Facts[2]; !strings.HasPrefix(f.Value, "62 %") {
 		t.Errorf("said of the coverage: %q %q", f.Value, f.Note)
+	}
+}
+
+// Where no knee of a class is known, the rate that counts as full is not called one.
+func TestCurveViewWithoutAKnee(t *testing.T) {
+	s := build(onExampleCurve(t, 0.41, 0.17))
+	r := &s.Replicas[0]
+	c := *r.Curve.Curve
+	c.Classes = slices.Clone(c.Classes)
+	c.Classes[1].Studies = slices.Clone(c.Classes[1].Studies)
+	c.Classes[1].Studies[0].Knee = nil
+	r.Curve.Curve = &c
+	r.Curve.Load.Classes[1].Knee = nan
+	r.Curve.Load.Reasons = append(r.Curve.Load.Reasons, curve.ReasonKneeUnknown)
+	v := newCurveView(s, r, nil)
+	if !strings.Contains(string(v.picture(640)), ">knee at least ") {
+		t.Error("the picture calls it a knee")
+	}
+	if k := v.Classes[1]; k.Name != "rag" || known(k.KneeRate) || len(k.Points) == 0 {
+		t.Errorf("of the class is shown %+v, want its points and no knee", k)
+	}
+	engineDown(s)
+	if k := newCurveView(s, r, nil).Classes[1]; known(k.KneeRate) {
+		t.Errorf("while the engine is down its knee is %v", k.KneeRate)
+	}
+	r.State = engine.StateOK
+	var b strings.Builder
+	if err := WriteText(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "  knee, at least  ") {
+		t.Errorf("the report calls it a knee:\n%s", b.String())
 	}
 }

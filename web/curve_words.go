@@ -74,11 +74,11 @@ func compareDown(a, b float64) int {
 
 // curveFacts are what a reader must know to believe the curve's number, and
 // what it says of the time to come.
-func curveFacts(r *sidecar.Replica) []curveFact {
-	return []curveFact{describeValidity(&r.Curve), describeCoverage(&r.Curve), describeBottleneck(r), describeForecast(r), describeBurn(&r.Burn), describeDrift(&r.Curve)}
+func curveFacts(r *sidecar.Replica, slo sidecar.SLO) []curveFact {
+	return []curveFact{describeValidity(&r.Curve, slo), describeOffered(r), describeCoverage(&r.Curve), describeBottleneck(r), describeForecast(r), describeBurn(&r.Burn), describeDrift(&r.Curve)}
 }
 
-func describeValidity(c *sidecar.CurveStatus) curveFact {
+func describeValidity(c *sidecar.CurveStatus, slo sidecar.SLO) curveFact {
 	f := curveFact{Term: "the curve", Value: "counts"}
 	var notes []string
 	if !c.Valid {
@@ -86,6 +86,12 @@ func describeValidity(c *sidecar.CurveStatus) curveFact {
 		if len(c.Reasons) > 0 {
 			notes = append(notes, "Why: "+strings.Join(c.Why(), "; ")+".")
 		}
+		if overByPart(c) {
+			notes = append(notes, "What it explains of the traffic is above its knee by itself, so that load is shown.")
+		}
+	}
+	if others := otherPromises(c.Curve, slo); len(others) > 0 {
+		notes = append(notes, "Another SLO: "+strings.Join(others, "; ")+".")
 	}
 	if len(c.Stale) > 0 {
 		notes = append(notes, "Measure it again: "+strings.Join(c.Again(), "; ")+".")
@@ -100,6 +106,21 @@ func describeValidity(c *sidecar.CurveStatus) curveFact {
 		notes = append(notes, "Requests come in bursts that it was not measured with: its knee is too high for them.")
 	}
 	f.Note = strings.Join(notes, " ")
+	return f
+}
+
+// describeOffered says what is offered by the rate that the load is judged by,
+// which is not the one under Traffic, and by how much chance has raised the load.
+func describeOffered(r *sidecar.Replica) curveFact {
+	f := curveFact{Term: "offered now", Value: dash, Note: "not known"}
+	rate := r.Curve.OfferedRequests
+	if !r.State.Known() || math.IsNaN(rate) {
+		return f
+	}
+	f.Value, f.Note = quantity(rate)+" /s", "by the last seconds; under Traffic it is the mean of the last minute"
+	if e := r.Curve.Load.StandardError; e > 0 && !math.IsNaN(r.Curve.Load.Ratio) {
+		f.Note += fmt.Sprintf(". The load ratio is raised by %.1f %%, one standard error of the mix, so that chance does not make it too low", 100*e)
+	}
 	return f
 }
 

@@ -281,7 +281,7 @@ func newReplicaDocument(s *sidecar.Snapshot, r *sidecar.Replica) replicaDocument
 		EngineType: optional(string(s.Engine.Type)), EngineVersion: optional(s.Engine.Version),
 		State: r.State,
 		Zone:  capacity.ZoneUnknown,
-		Curve: newCurveDocument(r, s.At),
+		Curve: newCurveDocument(s, r),
 		// What was known before a reading went bad is not known now.
 		HeadroomRatio: unknown,
 		LoadRatio:     loadRatios(capacity.UnknownLoadRatios()),

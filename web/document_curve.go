@@ -12,11 +12,14 @@ import (
 // curveDocument is the capacity curve, and the live load by it.
 type curveDocument struct {
 	Valid bool `json:"valid"`
-	// Reasons are short codes; Notice puts them into words, null when the curve is valid.
+	// Reasons are short codes. Notice is what a reader must know first, in words:
+	// a probe that runs, why the curve does not count or is stale; null when there is nothing.
 	Reasons []string `json:"reasons"`
 	Notice  *notice  `json:"notice"`
 	// Stale are codes why it should be measured again.
 	Stale []string `json:"stale"`
+	// SLO are the bounds that its knees stand for, as --slo takes them.
+	SLO []string `json:"slo"`
 	// ID, Source (measured, imported, simulated), Estimate and Measured are of the curve in force.
 	ID         *string    `json:"id"`
 	Source     *string    `json:"source"`
@@ -89,24 +92,24 @@ type differencesDocument struct {
 	Verdict string `json:"verdict"`
 }
 
-func newCurveDocument(r *sidecar.Replica, at time.Time) curveDocument {
+func newCurveDocument(s *sidecar.Snapshot, r *sidecar.Replica) curveDocument {
 	c, l := &r.Curve, &r.Curve.Load
 	d := curveDocument{
-		Valid: c.Valid && r.State.Known(), Reasons: list(c.Reasons), Notice: curveNotice(*c), Stale: list(c.Stale),
+		Valid: c.Valid && r.State.Known(), Reasons: list(c.Reasons), Notice: curveNotice(c), Stale: list(c.Stale), SLO: []string{},
 		AgeSeconds: unknown, FileError: optional(c.FileError),
 		CoverageRatio: unknown, MixSource: string(capacity.MixNone), MixReasons: []string{}, Completions: unknown,
 		LoadRatio: unknown, StandardErrorRatio: unknown, WatermarkRatio: unknown, OfferedRequests: unknown, KneeRequests: unknown,
 		Classes: []curveClassDocument{}, Differences: differencesOf(c.Check),
 		Correction: curveCorrection{Factor: unknown, TTFTRatio: unknown, ITLRatio: unknown, GenerationRatio: unknown},
 		Burstiness: curveBurstiness{DispersionRatio: unknown}, TokensPerStep: unknown, ProbeRunning: c.ProbeRunning,
-		Picture: newCurveView(r, nil, at),
+		Picture: newCurveView(s, r, nil),
 	}
 	if c.Curve == nil {
 		return d
 	}
 	measured := c.Curve.Finished.UTC()
 	d.ID, d.Source, d.Estimate, d.Measured = optional(c.Curve.ID), optional(string(c.Curve.Source)), c.Curve.Estimate, &measured
-	d.AgeSeconds = number(curveAge(c))
+	d.SLO, d.AgeSeconds = sloTexts(curveSLOs(c.Curve)), number(curveAge(c))
 	if !r.State.Known() {
 		return d
 	}

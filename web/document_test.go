@@ -95,7 +95,9 @@ func TestDocumentOfACurve(t *testing.T) {
 		want   map[string]any
 	}{
 		{"in force", func(*sidecar.Snapshot) {}, map[string]any{
-			"curve.valid": true, "curve.notice": nil, "curve.source": "measured", "curve.stale.0": "engine_version", "curve.load_ratio": 0.66, "curve.watermark_ratio": 0.78,
+			"curve.valid": true, "curve.notice.title": "The capacity curve should be measured again: the headroom is as good as it still is.",
+			"curve.notice.text": "Why: it is older than 30 days; engine_version was 0.31.0, is 0.32.0. It was measured 40 days ago.",
+			"curve.slo.0":       "ttft:p99:2.5s", "curve.slo.1": "itl:p99:100ms", "curve.source": "measured", "curve.stale.0": "engine_version", "curve.load_ratio": 0.66, "curve.watermark_ratio": 0.78,
 			"curve.knee_requests_per_second": 35.3, "curve.classes.1.name": "rag", "curve.classes.1.load_ratio": 0.33, "curve.mix_source": "histograms", "curve.coverage_ratio": 0.97,
 			"curve.correction.factor": 1.04, "curve.differences.0.verdict": "soft", "bottleneck.kind": "decode",
 			"forecast.state": "within", "forecast.time_to_knee_seconds": 780.0, "forecast.horizons.1.load_ratio": nil, "forecast.horizons.1.skill_ratio": -0.2,

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,9 +42,9 @@ var groups = []group{
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.HeadroomRatio })},
 			{"headroom_load_ratio", gauge, "Live load / capacity under one constraint: 1 is full, above 1 is too much, not clamped. A constraint that is not known has no series.",
 				with("constraint"), freshEach(readLoadRatios)},
-			{"headroom_binding_constraint", gauge, "1 for the constraint with the largest load ratio, 0 for the others.",
+			{"headroom_binding_constraint", gauge, "1 for the constraint that binds, 0 for the others: the one with the largest load ratio, or the one that was it while it is at most 0.2 smaller and for at most two readings more than 0.05. None binds while no ratio is above 0.",
 				with("constraint"), freshEach(readBinding)},
-			{"headroom_requests_per_second", gauge, "Requests per second of the present traffic mix that the replica can still take if load grows in proportion; an upper bound while headroom_curve_valid is 0.",
+			{"headroom_requests_per_second", gauge, "Requests per second of the present traffic mix that the replica can still take, the least that any constraint leaves if load grows in proportion: at most headroom_curve_mix_knee_requests_per_second - headroom_curve_offered_requests_per_second while headroom_curve_valid is 1, an upper bound while it is 0.",
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Left.RequestsPerSecond })},
 			{"headroom_prompt_tokens_per_second", gauge, "Prompt tokens per second of the present traffic mix that the replica can still take.",
 				rankLabels, fresh(func(r *sidecar.Replica) float64 { return r.Left.PromptTokensPerSecond })},
@@ -75,7 +76,7 @@ var groups = []group{
 		families: []family{
 			{"headroom_worst_rank_ratio", gauge, "Smallest headroom ratio of the ranks whose state is ok or idle.",
 				modelLabels, perModel(worstRank)},
-			{"headroom_all_ranks_load_ratio", gauge, "Load ratio of all ranks together: the mean of theirs, weighted by the requests that they are offered.",
+			{"headroom_all_ranks_load_ratio", gauge, "Load ratio of all ranks together: the mean of theirs, weighted by the requests that they are offered. Only of several ranks.",
 				modelLabels, severalRanks(loadOverRanks)},
 			{"headroom_rank_imbalance_ratio", gauge, "Largest load ratio of a model's ranks / the mean of them: 1 is even, the number of ranks is all on one. Only of several ranks.",
 				modelLabels, severalRanks(rankImbalance)},
@@ -93,9 +94,9 @@ var groups = []group{
 	},
 	{
 		title: "Capacity curve",
-		intro: "Whether the measured capacity curve counts for this replica, and the live load by it. What rests on the curve is there only while it counts.",
+		intro: "Whether the measured capacity curve counts for this replica, and the live load by it. What rests on the curve is there only while it counts, with one exception: where the part of the traffic that its classes explain is above the knee by itself, the load ratio by the curve and those of its classes are there, and headroom rests on them, although headroom_curve_valid is 0.",
 		families: []family{
-			{"headroom_curve_valid", gauge, "1 when a capacity curve is in force for this replica, 0 when headroom rests on the engine's limits alone.",
+			{"headroom_curve_valid", gauge, "1 when a capacity curve is in force for this replica, 0 when headroom rests on the engine's limits alone, or on the part of an overload that the curve explains.",
 				rankLabels, named(func(r *sidecar.Replica, add rankAdd) { add(truth(r.Curve.Valid && r.State.Known())) })},
 			{"headroom_curve_invalid_reason", gauge, "1 for each reason why no capacity curve is in force.",
 				with("reason"), named(readCurveReasons)},
@@ -105,10 +106,10 @@ var groups = []group{
 						add(1, reason)
 					}
 				})},
-			{"headroom_curve_info", gauge, "Always 1; the labels say which capacity curve was given: the id of its identity, its source (measured, imported or simulated) and whether it is an estimate.",
-				append(with("id"), "source", "estimate"), ofCurve(func(r *sidecar.Replica, add rankAdd) {
+			{"headroom_curve_info", gauge, "Always 1; the labels say which capacity curve was given: the id of its identity, its source (measured, imported or simulated), whether it is an estimate, and the bounds that its knees stand for, as --slo takes them.",
+				append(with("id"), "source", "estimate", "slo"), ofCurve(func(r *sidecar.Replica, add rankAdd) {
 					c := r.Curve.Curve
-					add(1, c.ID, string(c.Source), strconv.FormatBool(c.Estimate))
+					add(1, c.ID, string(c.Source), strconv.FormatBool(c.Estimate), strings.Join(sloTexts(curveSLOs(c)), ","))
 				})},
 			{"headroom_curve_age_seconds", gauge, "Seconds since the capacity curve was measured.",
 				rankLabels, ofCurve(func(r *sidecar.Replica, add rankAdd) { add(curveAge(&r.Curve)) })},
@@ -126,11 +127,11 @@ var groups = []group{
 				rankLabels, byCurve(func(c *sidecar.CurveStatus) float64 { return c.OfferedRequests })},
 			{"headroom_curve_standard_error_ratio", gauge, "By how much of it the curve's load ratio was raised, as it rests on no more requests than ended: one standard error.",
 				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.StandardError })},
-			{"headroom_curve_mix_knee_requests_per_second", gauge, "Requests per second of the present mix at which the curve's load ratio is 1.",
+			{"headroom_curve_mix_knee_requests_per_second", gauge, "Requests per second of the present mix at which the curve's load ratio is 1: its knee, or where a class of it has none that is known (headroom_curve_knee_requests_per_second is not there) a rate that is known to be safe.",
 				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.Knee })},
 			{"headroom_curve_watermark_ratio", gauge, "The curve's load ratio at its watermark, of the present mix: the zone stable ends there.",
 				rankLabels, valid(func(r *sidecar.Replica) float64 { return r.Curve.Load.Watermark })},
-			{"headroom_curve_knee_requests_per_second", gauge, "Requests per second of a class alone at its knee; the first 16 classes of the curve.",
+			{"headroom_curve_knee_requests_per_second", gauge, "Requests per second of a class alone at its knee, where that is known; the first 16 classes of the curve.",
 				with("class"), freshEach(readClasses(func(k *curve.ClassLoad) float64 { return k.Knee }))},
 			{"headroom_curve_class_load_ratio", gauge, "What a class adds to the curve's load ratio; the first 16 classes of the curve.",
 				with("class"), freshEach(readClasses(func(k *curve.ClassLoad) float64 { return k.Ratio }))},

@@ -108,7 +108,10 @@ func inForce(s *sidecar.Snapshot) {
 
 // measuredCurve is a curve that counts, of classes that share the traffic.
 func measuredCurve(classes ...string) sidecar.CurveStatus {
-	c := &curve.Curve{ID: "2f9c5b0e", Source: curve.Measured, Finished: moment.Add(-40 * 24 * time.Hour), Identity: curve.Identity{Model: model}}
+	c := &curve.Curve{
+		SLO: []capacity.SLO{{Metric: "ttft", Percentile: 99, Bound: 2500 * time.Millisecond}, {Metric: "itl", Percentile: 99, Bound: 100 * time.Millisecond}},
+		ID:  "2f9c5b0e", Source: curve.Measured, Finished: moment.Add(-40 * 24 * time.Hour), Identity: curve.Identity{Model: model},
+	}
 	load := curve.Load{
 		Ratio: 0.66, Estimate: 0.66, Watermark: 0.78, Low: 0.97, High: 1.04, Zone: capacity.ZoneStable, Valid: true, Coverage: 0.97,
 		Mix: capacity.Mix{Source: capacity.MixHistograms, Coverage: 0.97, Completions: 6990}, Knee: 35.3, StandardError: 0.012,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"headroom_exporter/capacity"
+	"headroom_exporter/capacity/curve"
 	"headroom_exporter/sidecar"
 )
 
@@ -74,7 +75,7 @@ func writeReplica(w io.Writer, r *sidecar.Replica) {
 	}
 	fmt.Fprintf(w, "  %s\n", headline)
 	if r.State.Known() {
-		if n := curveNotice(r.Curve); n != nil && !math.IsNaN(r.HeadroomRatio) {
+		if n := curveNotice(&r.Curve); n != nil && !math.IsNaN(r.HeadroomRatio) {
 			fmt.Fprintf(w, "  %s\n", n.Title)
 			if r.Curve.Curve != nil {
 				fmt.Fprintf(w, "  %s\n", n.Text)
@@ -102,6 +103,13 @@ func writeNumbers(w io.Writer, r *sidecar.Replica) {
 			mark = "  <- binds"
 		}
 		row(w, c.String(), fmt.Sprintf("%s %5.2f%s", bar(ratio), ratio, mark))
+	}
+	if c := &r.Curve; c.Curve != nil && c.Valid {
+		title := "knee"
+		if slices.Contains(c.Load.Reasons, curve.ReasonKneeUnknown) {
+			title = "knee, at least"
+		}
+		row(w, title, measure(c.Load.Knee, "requests/s of this mix"), sloWords(c.Curve))
 	}
 	row(w, "left", measure(r.Left.RequestsPerSecond, "requests/s"), measure(r.Left.PromptTokensPerSecond, "prompt tok/s"), measure(r.Left.GenerationTokensPerSecond, "generated tok/s"),
 		count(r.Left.SequenceSlots, "sequence slots"), count(r.Left.TokenSlots, "token slots"))

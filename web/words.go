@@ -121,33 +121,6 @@ func summarize(r *sidecar.Replica) string {
 	return strings.Join(parts, " · ")
 }
 
-// notice is something that the reader must know to read the numbers right.
-type notice struct {
-	Title string `json:"title"`
-	Text  string `json:"text"`
-}
-
-// curveNotice says what headroom rests on while no capacity curve is in force; nil when one is.
-func curveNotice(c sidecar.CurveStatus) *notice {
-	if c.Valid {
-		return nil
-	}
-	if len(c.Reasons) > 0 && !slices.Contains(c.Reasons, reasonNoCurve) {
-		return &notice{
-			"The capacity curve is not in force: headroom here is an upper bound.",
-			"Why: " + strings.Join(c.Why(), "; ") + ". Until that is mended, the load ratios come from the engine's own limits, which latency usually reaches first.",
-		}
-	}
-	return &notice{
-		"No capacity curve yet: headroom here is an upper bound.",
-		"The load ratios come from the engine's own limits (slots, token budget, queue), and latency usually suffers before those are full. " +
-			"Plan for less than is shown, and watch both latencies below. A capacity curve measured for this model, engine and GPU puts the knee in place of the bound.",
-	}
-}
-
-// reasonNoCurve is the reason code of a replica for which no curve was ever given.
-const reasonNoCurve = "no_curve"
-
 func percent(ratio float64) string {
 	return strconv.FormatFloat(ratio*100, 'f', 0, 64) + " %"
 }

@@ -57,7 +57,11 @@ function chart(figure, { title, lines, format, bottomTop = 0, banded = false }) 
     const limit = Math.max(bottomTop, most > bottomTop ? niceTop(most) : 0) || niceTop(most);
     const y = (v) => high - (Math.min(Math.max(v, 0), limit) / limit) * high;
     back.replaceChildren(...(banded ? bands(y, limit, watermark) : [svg("line", { class: "grid", x1: 0, x2: wide, y1: 0, y2: 0 }), svg("line", { class: "grid", x1: 0, x2: wide, y1: high / 2, y2: high / 2 })]));
-    if (banded) [1, watermark].forEach((v, i) => { edges[i].style.top = `${y(v)}%`; });
+    if (banded) {
+      [1, watermark].forEach((v, i) => { edges[i].style.top = `${y(v)}%`; });
+      // On a long scale the two lines are too close for a word each.
+      edges[1].hidden = (Math.abs(y(watermark) - y(1)) / high) * plot.clientHeight < edges[0].offsetHeight;
+    }
     const times = data ? data.unix_milliseconds : [];
     // A gap longer than a few steps is drawn as a gap.
     const steps = times.slice(1).map((t, i) => t - times[i]).sort((a, b) => a - b);

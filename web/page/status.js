@@ -133,11 +133,15 @@ function drawBars(r, usual) {
     low.hidden = full.hidden = !known(v);
   });
   const ticks = [["start", "0", 0], ["watermark", `watermark ${watermark.toFixed(2)}`, watermark], ["full", "1.0 full", 1]];
-  fit(byId("axis").children[1], ticks.length, () => element("span")).forEach((tick, i) => {
+  const scale = byId("axis").children[1];
+  const [start, low] = fit(scale, ticks.length, () => element("span"));
+  [...scale.children].forEach((tick, i) => {
     tick.className = ticks[i][0];
     say(tick, ticks[i][1]);
     tick.style.left = at(ticks[i][2]);
   });
+  // On a long scale the watermark is too close to the start for a word; its mark stays.
+  low.style.visibility = (watermark / view.scale) * scale.clientWidth < low.offsetWidth + start.offsetWidth ? "hidden" : "visible";
 }
 
 function drawFacts(answer, r) {
@@ -149,10 +153,10 @@ function drawFacts(answer, r) {
     ["tokens a step", count(r.token_budget.tokens), r.token_budget.source ? limitSources[r.token_budget.source] || r.token_budget.source : ""],
     ["memory bandwidth", bandwidth ? `${percent(bandwidth.ratio)} of achievable` : dash, bandwidth ? bandwidthSources[bandwidth.source] || bandwidth.source : ""],
   ]);
-  const computed = r.rates.computed_prompt_tokens_per_second;
+  const computed = r.rates.computed_prompt_tokens_per_second, over = r.rates.span_seconds;
   facts(byId("traffic"), [
     ["running", count(r.requests.running)], ["waiting", count(r.requests.waiting)],
-    ["requests offered", rate(r.rates.offered_requests_per_second)], ["requests served", rate(r.rates.served_requests_per_second)],
+    ["requests offered", rate(r.rates.offered_requests_per_second), `mean of the last ${known(over) && over < 59.5 ? duration(over) : "minute"}`], ["requests served", rate(r.rates.served_requests_per_second)],
     ["prompt tokens", rate(r.rates.prompt_tokens_per_second), computed === 0 || !known(computed) ? "" : computed === r.rates.prompt_tokens_per_second ? "all of them computed" : `${rate(computed)} computed, the rest from cache`],
     ["generated tokens", rate(r.rates.generation_tokens_per_second)], ["preemptions", rate(r.rates.preemptions_per_second)], ["engine steps", rate(r.rates.steps_per_second)],
   ]);
