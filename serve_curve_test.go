@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +37,7 @@ func TestServeRefusesABadCurve(t *testing.T) {
 		args       []string
 	}{
 		{"not there", "no such file", []string{"--curve.file", filepath.Join(dir, "none.json")}},
+		{"no file", os.DevNull + ": not a regular file", []string{"--curve.file", os.DevNull}},
 		{"no curve", "peak_reserve", []string{"--curve.file", bad}},
 		{"a correction that does not exist", "curve.correction", []string{"--curve.file", good, "--curve.correction=always"}},
 		{"a field that does not exist", "colour", []string{"--curve.file", good, "--identity", "colour=red"}},
@@ -213,5 +215,17 @@ func TestReloadOfTheCurve(t *testing.T) {
 	}
 	if file.Current().Curve == nil || file.Current().Err == nil {
 		t.Errorf("after a bad file: %+v", file.Current())
+	}
+	if err := errors.Join(os.Remove(path), os.Symlink(os.DevNull, path)); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := reload(); status != http.StatusInternalServerError || !strings.Contains(body, "not a regular file") {
+		t.Errorf("no file: %d %s", status, body)
+	}
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, demoCurveFile, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := reload(); status != http.StatusOK || file.Current().Err != nil {
+		t.Errorf("a good file again: %d %s, %v", status, body, file.Current().Err)
 	}
 }

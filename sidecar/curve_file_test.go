@@ -69,6 +69,27 @@ func TestCurveFileIsFollowed(t *testing.T) {
 			time.Sleep(11 * time.Second)
 			write(t, path, second)
 		}, "second", ""},
+		{"a device", func(t *testing.T, dir, path string) {
+			if err := os.Symlink(os.DevNull, filepath.Join(dir, "new")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(filepath.Join(dir, "new"), path); err != nil {
+				t.Fatal(err)
+			}
+		}, "first", "not a regular file"},
+		// As with permissions, nothing in the file's size and time tells that it can be read now.
+		{"a bad one, mended without a trace", func(t *testing.T, _, path string) {
+			write(t, path, bytes.Repeat([]byte(" "), len(second)))
+			bad, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(6 * time.Second)
+			write(t, path, second)
+			if err := os.Chtimes(path, bad.ModTime(), bad.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+		}, "second", ""},
 		{"left alone", func(*testing.T, string, string) {}, "first", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -149,6 +170,40 @@ func TestCurveFileBehindALink(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		checkLoaded(t, f, "model-2", "")
+	})
+}
+
+// What goes wrong again and again is logged once.
+func TestCurveFileLogsChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "curve.json")
+	write(t, path, written(t, "first"))
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f, err := sidecar.OpenCurveFile(path, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx) }()
+		synctest.Wait() // A file that is half written would be another error.
+		write(t, path, []byte("{"))
+		time.Sleep(time.Minute)
+		write(t, path, written(t, "second"))
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		var levels []string
+		for line := range strings.Lines(log.String()) {
+			_, level, _ := strings.Cut(line, "level=")
+			level, _, _ = strings.Cut(level, " ")
+			levels = append(levels, level)
+		}
+		if got := strings.Join(levels, " "); got != "INFO ERROR INFO" || !strings.Contains(log.String(), "model=first") || !strings.Contains(log.String(), "model=second") {
+			t.Errorf("levels %s in:\n%s", got, &log)
+		}
 	})
 }
 
