@@ -64,7 +64,11 @@ func (p *product) build(config sidecar.Config) error {
 		Name: "headroom_exporter_rules_skipped_snapshots_total",
 		Help: "Snapshots that the recording rules did not get, because their store was busy or making samples panicked.",
 	}, func() float64 { return float64(p.feed.Skipped()) }))
-	config.Published = p.feed.Offer
+	words := &curveLog{logger: p.logger}
+	config.Published = func(s *sidecar.Snapshot) {
+		p.feed.Offer(s)
+		words.observe(s)
+	}
 	if p.live, err = sidecar.New(config); err != nil {
 		return usageError{err}
 	}
@@ -116,19 +120,35 @@ func (p *product) close() {
 	}
 }
 
+// reloadPatience is how long rule files may take to be read again.
+const reloadPatience = 3 * time.Second
+
 // reload reads the rule files and the capacity curve again. What cannot be
 // read leaves in force what was before it, and the other is read nevertheless.
 func (p *product) reload() error {
-	rulesErr := p.evaluator.Reload()
+	var curveErr error
+	if p.curve != nil {
+		curveErr = p.curve.Reload() // It logs by itself.
+	}
+	rulesErr := p.reloadRules()
 	if rulesErr != nil {
 		p.logger.Error("rule files not reloaded; those in force stay", "err", rulesErr)
 	} else {
 		p.logger.Info("rule files reloaded")
 	}
-	if p.curve == nil {
-		return rulesErr
+	return errors.Join(rulesErr, curveErr)
+}
+
+// reloadRules does not wait for a file system that hangs.
+func (p *product) reloadRules() error {
+	ended := make(chan error, 1)
+	go func() { ended <- p.evaluator.Reload() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(reloadPatience):
+		return fmt.Errorf("rule files: not read within %s: their file system does not answer", reloadPatience)
 	}
-	return errors.Join(rulesErr, p.curve.Reload()) // The curve's file logs by itself.
 }
 
 func (p *product) reloadOnHangup(ctx context.Context) error {
