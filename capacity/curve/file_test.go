@@ -128,7 +128,7 @@ func TestValidateNamesFieldAndValue(t *testing.T) {
 		`id is "00", but the identity's hash is "569644ec`:                               func(c *Curve) { c.ID = "00" },
 		`identity.model is empty`:                                                        func(c *Curve) { c.Identity.Model = "" },
 		`identity: role is "decoder", want one of prefill, decode, both`:                 func(c *Curve) { c.Identity.Role = "decoder" },
-		`identity: kv_tokens is 1e+300, want at most 1e+12`:                              func(c *Curve) { c.Identity.KVTokens = 1e300 },
+		`identity.kv_tokens is 1e+300, want at most 1e+12`:                               func(c *Curve) { c.Identity.KVTokens = 1e300 },
 		`classes[0].studies[0].safe_requests_per_second is 99, but the knee is at most `: func(c *Curve) { study(c).SafeRate = 99 },
 		`classes[0].studies[0].safe_requests_per_second is 50, but the knee is at most 24`: func(c *Curve) {
 			study(c).SafeRate, study(c).Knee.Low, study(c).Knee.High = 50, capacity.Unknown(), capacity.Unknown()
@@ -165,6 +165,11 @@ func TestValidateNamesFieldAndValue(t *testing.T) {
 		`studies[0].safe_requests_per_second is 22.08, but status is no_safe`:                       func(c *Curve) { study(c).Status = StatusNoSafeRate },
 		`studies[0].knee.requests_per_second is 24, below low, which is 25`:                         func(c *Curve) { study(c).Knee.Low = 25 },
 		`studies[0].knee.high is 20, below requests_per_second, which is 24`:                        func(c *Curve) { study(c).Knee.High = 20 },
+		`studies[0].knee.high is 1e+308, want at most 1e+12`:                                        func(c *Curve) { study(c).Knee.High = 1e308 },
+		`studies[0].knee.requests_per_second is 1e+300, want at most 1e+12`:                         func(c *Curve) { study(c).Knee.Rate, study(c).Knee.High = 1e300, 1e301 },
+		`studies[0].knee.high is 2401, more than 100 times requests_per_second, which is 24`:        func(c *Curve) { study(c).Knee.High = 2401 },
+		`studies[0].knee.by_slo[0].high is 1e+06, more than 100 times requests_per_second`:          func(c *Curve) { study(c).Knee.BySLO[0].High = 1e6 },
+		`studies[0].points[0].offered_requests_per_second is 1e+308, want at most 1e+12`:            func(c *Curve) { study(c).Points[0].OfferedRate = 1e308 },
 		`studies[0].knee.low is +Inf, want a finite number`:                                         func(c *Curve) { study(c).Knee.Low = Value(math.Inf(1)) },
 		`studies[0].knee.confidence is 0, but there is an interval`:                                 func(c *Curve) { study(c).Knee.Confidence = 0 },
 		`studies[0].knee.requests_per_second is 24, below watermark`:                                func(c *Curve) { study(c).Knee.Watermark = 30 },

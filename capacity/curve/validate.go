@@ -70,8 +70,11 @@ var shares = []string{
 // signed are keys whose number may be negative.
 var signed = []string{"value", "limit", "temperature_celsius"}
 
+// largest bounds every number of a file. What is above it nobody measured.
+const largest = 1e12
+
 // checkNumbers looks through everything for a number that none of its kind
-// can be: infinite, negative, or more than 1 for a share. Only a Value may be NaN.
+// can be: infinite, negative, above largest, or more than 1 for a share. Only a Value may be NaN.
 func checkNumbers(v reflect.Value, path string, mayBeNegative bool) error {
 	switch v.Kind() {
 	case reflect.Float64:
@@ -86,6 +89,8 @@ func checkNumbers(v reflect.Value, path string, mayBeNegative bool) error {
 			return fmt.Errorf("%s is %g, want 0 or more", path, x)
 		case x > 1 && slices.Contains(shares, key):
 			return fmt.Errorf("%s is %g, want at most 1", path, x)
+		case math.Abs(x) > largest:
+			return fmt.Errorf("%s is %g, want at most %g", path, x, largest)
 		}
 	case reflect.Int:
 		if v.Int() < 0 {
@@ -391,11 +396,21 @@ func ascending(path string, names []string, values ...Value) error {
 	return nil
 }
 
+// maxInterval is how far the upper end of a knee's interval may lie above the
+// knee, as a ratio: what tells so little is no measurement.
+const maxInterval = 100
+
+// checkInterval of a knee. That of an imported one is between two loads, which may be far apart.
+func (c *Curve) checkInterval(path string, low, rate, high Value) error {
+	if c.Source != Imported && high > maxInterval*rate {
+		return fmt.Errorf("%s.high is %g, more than %d times requests_per_second, which is %g", path, high, maxInterval, rate)
+	}
+	return ascending(path, []string{"low", "requests_per_second", "high"}, low, rate, high)
+}
+
 func (c *Curve) checkKnee(path string, k *Knee) error {
 	err := first(
-		func() error {
-			return ascending(path, []string{"low", "requests_per_second", "high"}, k.Low, k.Rate, k.High)
-		},
+		func() error { return c.checkInterval(path, k.Low, k.Rate, k.High) },
 		func() error {
 			return ascending(path, []string{"watermark", "requests_per_second"}, k.Watermark, k.Rate)
 		},
@@ -428,9 +443,7 @@ func (c *Curve) checkKnee(path string, k *Knee) error {
 			func() error {
 				return oneOf(where+".method", s.Method, "replay", "logistic", "isotonic", "bracket", "above")
 			},
-			func() error {
-				return ascending(where, []string{"low", "requests_per_second", "high"}, s.Low, s.Rate, s.High)
-			},
+			func() error { return c.checkInterval(where, s.Low, s.Rate, s.High) },
 		)
 		if err == nil && s.Class != "" {
 			err = c.checkClass(where+".class", s.Class)
