@@ -26,6 +26,12 @@ func Decode(r io.Reader, limit int64, schema string, into any) error {
 	if int64(len(data)) > limit {
 		return fmt.Errorf("more than %d bytes", limit)
 	}
+	if err := encoding(data); err != nil {
+		return err
+	}
+	if string(bytes.TrimSpace(data)) == "null" {
+		return lineError(data, 0, "the file is null, want an object")
+	}
 	// The version first: a file of another one is not misspelt.
 	var version struct {
 		Schema string `json:"schema"`
@@ -41,6 +47,19 @@ func Decode(r io.Reader, limit int64, schema string, into any) error {
 	}
 	d := decoder{data: data}
 	return d.value(data, 0, "", reflect.ValueOf(into).Elem())
+}
+
+// encoding is the error of a text in another encoding than UTF-8 without a
+// mark, as some editors and shells write it; else nil.
+func encoding(data []byte) error {
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		return errors.New("the file begins with a byte order mark: save it as UTF-8 without one (BOM)")
+	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")),
+		bytes.HasPrefix(data, []byte("{\x00")), bytes.HasPrefix(data, []byte("\x00{")):
+		return errors.New("the file is in UTF-16: save it as UTF-8")
+	}
+	return nil
 }
 
 // incomplete is the error of a file of which nothing, or only the beginning, is there; else nil.
