@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -48,41 +49,56 @@ func jsonFailure() *Failure {
 }
 
 // requestFailure classifies why a request got no complete answer.
-func requestFailure(url string, err error) *Failure {
+func requestFailure(address string, err error) *Failure {
 	f := &Failure{err: err}
+	// The message names the address: net/http's own would say it a second time.
+	var asked *url.Error
+	if errors.As(err, &asked) {
+		f.err = asked.Err
+	}
 	var dns *net.DNSError
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.Canceled):
 		f.Reason, f.Transient = "cancelled", true
-		f.Message = "the poll of " + url + " was cancelled"
+		f.Message = "the poll of " + address + " was cancelled"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
 		f.Reason, f.Transient = "timeout", true
-		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
+		f.Message = address + " did not answer in time; the engine is stuck or --engine.timeout is too short"
 	case errors.As(err, &dns):
 		f.Reason, f.gone = "name_not_resolved", true
-		f.Message = "the host of " + url + " is unknown; check --engine.url"
+		f.Message = "the host of " + serverOf(address) + " is unknown; check --engine.url"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.Reason, f.gone = "connection_refused", true
-		f.Message = "nothing listens at " + url + "; the engine is not up, or --engine.url is wrong"
+		f.Message = "nothing listens at " + serverOf(address) + "; the engine is not up, or --engine.url is wrong"
 	// An alert of the other side has no exported type; every error of crypto/tls begins like this.
 	case strings.Contains(err.Error(), "tls: "), errors.Is(err, http.ErrSchemeMismatch):
 		f.Reason = "tls"
-		f.Message = "no TLS connection to " + url + "; check the scheme and the --engine.tls flags"
+		f.Message = "no TLS connection to " + serverOf(address) + "; check the scheme and the --engine.tls flags"
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		f.Reason, f.Transient = "truncated", true
-		f.Message = "the answer of " + url + " was cut off"
+		f.Message = "the answer of " + address + " was cut off"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF):
 		f.Reason, f.Transient = "connection_reset", true
-		f.Message = url + " closed the connection without an answer"
+		f.Message = address + " closed the connection without an answer"
 	case errors.As(err, &timeout) && timeout.Timeout():
 		f.Reason, f.Transient = "timeout", true
-		f.Message = url + " did not answer in time; the engine is stuck or --engine.timeout is too short"
+		f.Message = address + " did not answer in time; the engine is stuck or --engine.timeout is too short"
 	default:
 		f.Reason, f.gone = "connection_failed", true
-		f.Message = "no answer from " + url
+		f.Message = "no answer from " + serverOf(address)
 	}
 	return f
+}
+
+// serverOf is an address without its path. Where nobody answers the path is
+// not at fault, and it is one of several that are tried.
+func serverOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // statusFailure says what an HTTP status other than 200 means.

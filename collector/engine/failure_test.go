@@ -44,6 +44,20 @@ func TestRequestFailure(t *testing.T) {
 	}
 }
 
+// Where nobody answers, the line names what was given, once, and no path that is only tried.
+func TestFailureNamesTheServer(t *testing.T) {
+	refused := &url.Error{Op: "Get", URL: "http://h:1/prometheus/metrics", Err: &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}}
+	f := requestFailure(refused.URL, refused)
+	const want = "nothing listens at http://h:1; the engine is not up, or --engine.url is wrong: dial tcp: connect: connection refused"
+	if f.Error() != want {
+		t.Errorf("%q, want %q", f, want)
+	}
+	late := &url.Error{Op: "Get", URL: "http://h:1/metrics", Err: context.DeadlineExceeded}
+	if f := requestFailure(late.URL, late); !strings.HasPrefix(f.Error(), "http://h:1/metrics did not answer in time") || strings.Count(f.Error(), "http://") != 1 {
+		t.Errorf("%q", f)
+	}
+}
+
 // Who gave credentials is told that they were refused, not to give some.
 func TestRefusedCredentials(t *testing.T) {
 	for credentials, want := range map[bool]string{false: "; give --engine.bearer-token-file", true: "does not take the credentials"} {
