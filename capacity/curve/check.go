@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"headroom_exporter/capacity"
 )
 
 // MaxAge is how old a curve may be before it should be measured again:
@@ -152,6 +154,27 @@ func (c *Curve) Check(live Identity, now time.Time) Check {
 // Future tells whether the curve says it ended later than now, by more than
 // two clocks differ.
 func (c *Curve) Future(now time.Time) bool { return c.Finished.After(now.Add(clockSkew)) }
+
+// Uncounted are the names of the classes whose load cannot be counted, as
+// neither a knee nor a safe rate of them alone is known. A curve that has
+// no other never counts: a mix's knee says nothing of its classes.
+func (c *Curve) Uncounted() []string {
+	var out []string
+	for i := range c.Classes {
+		if _, knee := c.LiveStudy(&c.Classes[i]); !(knee > 0) {
+			out = append(out, c.Classes[i].Name)
+		}
+	}
+	return out
+}
+
+// SameClass tells whether the curve has a class of this name with the same
+// lengths and bounds; slo are the bounds of one that has none of its own.
+func (c *Curve) SameClass(class *Class, slo []capacity.SLO) bool {
+	stored := c.class(class.Name)
+	u := updater{stored: c, probed: &Curve{SLO: slo}}
+	return stored != nil && u.comparable(stored, class)
+}
 
 // Invalid are the reasons why the curve does not hold: names of fields, and
 // finished where that is in the future.

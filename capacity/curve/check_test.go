@@ -12,7 +12,52 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"headroom_exporter/capacity"
 )
+
+// TestUncounted: of which classes a load cannot be counted.
+func TestUncounted(t *testing.T) {
+	c := built(4)
+	check := func(what string, want ...string) {
+		t.Helper()
+		if got := c.Uncounted(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	check("with knees")
+	c.Classes[1].Studies[0].Knee = nil
+	check("with a safe rate")
+	c.Classes[1].Studies[0].SafeRate = capacity.Unknown()
+	check("with neither", "long")
+	c.Classes[0].Studies = nil
+	check("with a mix alone", "chat", "long")
+	withMix(c, 0.4)
+	check("with a mix alone", "chat", "long")
+}
+
+// TestSameClass: a class is another one by its name, lengths and bounds.
+func TestSameClass(t *testing.T) {
+	c := built(4)
+	for name, test := range map[string]struct {
+		change func(class *Class, slo *[]capacity.SLO)
+		want   bool
+	}{
+		"the same":                {func(*Class, *[]capacity.SLO) {}, true},
+		"lengths drawn again":     {func(class *Class, _ *[]capacity.SLO) { class.PromptMean *= 1.01 }, true},
+		"another name":            {func(class *Class, _ *[]capacity.SLO) { class.Name = "batch" }, false},
+		"longer prompts":          {func(class *Class, _ *[]capacity.SLO) { class.PromptMean *= 2 }, false},
+		"longer outputs":          {func(class *Class, _ *[]capacity.SLO) { class.GenerationMean *= 2 }, false},
+		"without bounds":          {func(_ *Class, slo *[]capacity.SLO) { *slo = nil }, false},
+		"the same bounds, of its": {func(class *Class, slo *[]capacity.SLO) { class.SLO, *slo = *slo, nil }, true},
+	} {
+		class, slo := c.Classes[0], c.SLO
+		test.change(&class, &slo)
+		if got := c.SameClass(&class, slo); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
 
 // TestID wants the hash of the sorted JSON, written out here.
 func TestID(t *testing.T) {

@@ -105,9 +105,24 @@ func (c *Curve) coverClasses(item, what string, found func(*Study) string) Cover
 	case len(without) == 0 && len(done) > 0:
 		return Coverage{Item: item, Done: true, Detail: strings.Join(done, "; ")}
 	case len(done) == 0:
-		return c.missing(item, what+" was not measured", "")
+		detail := what + " was not measured"
+		if mixed := c.foundInMixes(found); mixed != "" {
+			detail = what + " was measured of no class alone, only of mixes: " + mixed
+		}
+		return c.missing(item, detail, "")
 	}
 	return c.missing(item, what+" was not measured of "+strings.Join(without, ", "), "")
+}
+
+// foundInMixes is what the mixes have of an item of classes; empty is nothing.
+func (c *Curve) foundInMixes(found func(*Study) string) string {
+	var mixed []string
+	for i := range c.Mixes {
+		if text := found(&c.Mixes[i].Study); text != "" {
+			mixed = append(mixed, c.Mixes[i].Name+" "+text)
+		}
+	}
+	return strings.Join(mixed, "; ")
 }
 
 // coverBurst wants the knee of every class under arrivals that come in bursts.

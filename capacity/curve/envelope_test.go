@@ -134,6 +134,16 @@ func TestCover(t *testing.T) {
 		}
 	}
 
+	// A mix that was searched alone says so, and does not stand for its classes.
+	c = built(4)
+	c.Mixes = []Mix{{Name: "mix", Study: studyOf(Arrivals{Process: "poisson"}, 3, 0.1)}}
+	for i := range c.Classes {
+		c.Classes[i].Studies = nil
+	}
+	if got := item(c, "peak"); got.Done || got.Detail != "the knee was measured of no class alone, only of mixes: mix knee 3/s" {
+		t.Errorf("a mix alone: %+v", got)
+	}
+
 	c = built(4)
 	c.Identity.MaxModelLen = 32768
 	want := "headroom_exporter probe --classes.file=CLASSES --slo=ttft:p99:1s --class=longest --update --out.curve=FILE"

@@ -112,6 +112,11 @@ func TestUnusualCurves(t *testing.T) {
 		{"as it is", func(*curve.Curve) {}, "chat: safe at 22.1 requests/s (Poisson); the knee is 24.0 (22.6 to 25.2, 90 %)", []string{"stable", "risk", "unstable"}, 20},
 		{"nothing at all", func(c *curve.Curve) { *c = curve.Curve{} }, "", []string{"nothing was measured"}, 0},
 		{"no study", func(c *curve.Curve) { c.Classes[0].Studies, c.Mixes = nil, nil; c.Classes = c.Classes[:1] }, "chat: nothing was measured", []string{"not measured", "Measure it."}, 0},
+		{"a mix alone", func(c *curve.Curve) {
+			for i := range c.Classes {
+				c.Classes[i].Studies = nil
+			}
+		}, "chat: nothing was measured", []string{"No class has a knee: serve counts no load by this curve"}, 11},
 		{"nothing known", func(c *curve.Curve) { unknowns(reflect.ValueOf(c)) }, "chat: no safe rate (Poisson)", []string{"nothing to draw"}, 0},
 		{"one point", func(c *curve.Curve) {
 			s := &c.Classes[0].Studies[0]

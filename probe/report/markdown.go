@@ -298,6 +298,9 @@ func notices(c *curve.Curve) []string {
 	if c.Estimate {
 		out = append(out, "An estimate: nothing was soaked, knees and safe rates may be too high.")
 	}
+	if text := Uncounted(c); text != "" {
+		out = append(out, text)
+	}
 	for _, s := range subjects(c) {
 		if s.Study != nil && s.Status == curve.StatusInterrupted {
 			out = append(out, "Interrupted: the curve holds what was measured until then.")

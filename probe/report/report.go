@@ -25,6 +25,15 @@ func Verdicts(c *curve.Curve) []string {
 	return lines
 }
 
+// Uncounted says of a curve by which no load can ever be counted that it is
+// one; empty where a class has a knee or a safe rate.
+func Uncounted(c *curve.Curve) string {
+	if len(c.Classes) == 0 || len(c.Uncounted()) < len(c.Classes) {
+		return ""
+	}
+	return "No class has a knee: serve counts no load by this curve, and its headroom stays an upper bound."
+}
+
 // origin is what kind of numbers these are; empty for a full measurement.
 func origin(c *curve.Curve) string {
 	var words []string
