@@ -42,6 +42,21 @@ func readCurve(path string) (*curve.Curve, error) {
 	return c, err
 }
 
+// inputOnce says whether standard input stands for one file at most: what was
+// read of it is not there a second time.
+func inputOnce(paths []string) error {
+	n := 0
+	for _, path := range paths {
+		if path == standardInput {
+			n++
+		}
+	}
+	if n > 1 {
+		return errors.New("- is given twice, and standard input can be read once: give a file's path for the other")
+	}
+	return nil
+}
+
 // isJournal tells whether a file begins as a search's journal does.
 func isJournal(path string) bool {
 	file, err := os.Open(path)

@@ -15,6 +15,7 @@ import (
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/collector/engine"
 	"headroom_exporter/collector/gpu"
+	"headroom_exporter/probe/report"
 )
 
 // checkFlags are the flags of curve check.
@@ -99,6 +100,9 @@ func (r *checked) writeText(w io.Writer) error {
 	}
 	rows := r.rows()
 	fmt.Fprintf(w, "%s %s for %s%s\n", r.path, verdict, r.url, r.extent(rows))
+	if text := r.uncounted(); text != "" {
+		fmt.Fprintln(w, text)
+	}
 	if r.check.Future {
 		fmt.Fprint(w, futureText(r.curve))
 	} else {
@@ -124,6 +128,17 @@ func (r *checked) extent(rows []fieldRow) string {
 		return ""
 	}
 	return " as far as is known: only the model could be compared"
+}
+
+// uncounted says which classes serve counts no load of, whether the curve holds or not.
+func (r *checked) uncounted() string {
+	if text := report.Uncounted(r.curve); text != "" {
+		return text
+	}
+	if without := r.curve.Uncounted(); len(without) > 0 {
+		return "no knee is known of " + strings.Join(without, ", ") + ": serve counts that traffic as not covered"
+	}
+	return ""
 }
 
 func orDash(text string) string {
@@ -178,7 +193,9 @@ func (r *checked) writeJSON(w io.Writer) error {
 		Engine  string `json:"engine"`
 		ID      string `json:"id"`
 		curve.Check
-		Age      float64        `json:"age_seconds"`
-		Identity curve.Identity `json:"live_identity"`
-	}{1, r.path, r.url, r.curve.ID, r.check, r.check.Age.Seconds(), r.live})
+		Age float64 `json:"age_seconds"`
+		// WithoutKnee are the classes that serve counts no load of.
+		WithoutKnee []string       `json:"classes_without_knee,omitempty"`
+		Identity    curve.Identity `json:"live_identity"`
+	}{1, r.path, r.url, r.curve.ID, r.check, r.check.Age.Seconds(), r.curve.Uncounted(), r.live})
 }

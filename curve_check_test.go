@@ -178,6 +178,47 @@ func TestCurveFilesThatAreNone(t *testing.T) {
 	}
 }
 
+// TestCurveCheckWithoutKnees: a curve that holds and counts no load says so.
+func TestCurveCheckWithoutKnees(t *testing.T) {
+	url := captured(t, "vllm-0.32-idle.prom")
+	for _, test := range []struct {
+		name    string
+		without int // of the classes
+		want    string
+	}{
+		{"all have one", 0, ""},
+		{"one has none", 1, "no knee is known of chat: serve counts that traffic as not covered"},
+		{"a mix alone", 2, "No class has a knee: serve counts no load by this curve"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, c := exampleCurve(t)
+			for i := range test.without {
+				c.Classes[i].Studies = nil
+			}
+			c.Finished, c.Identity = time.Now(), curve.Identity{Model: "tiny"}
+			c.ID = c.Identity.ID()
+			path := filepath.Join(t.TempDir(), "curve.json")
+			if err := writeOutput(path, false, c.Encode); err != nil {
+				t.Fatal(err)
+			}
+			status, out, errOut := curveCommandOf("check", path, "--engine.url="+url, "--gpu.nvml=off")
+			if status != exitOK || errOut != "" || !strings.Contains(out, test.want) || test.want == "" && strings.Contains(out, "knee") {
+				t.Errorf("status %d, %s\n%s", status, errOut, out)
+			}
+			_, out, _ = curveCommandOf("check", path, "--engine.url="+url, "--gpu.nvml=off", "-o", "json")
+			var answer struct {
+				WithoutKnee []string `json:"classes_without_knee"`
+			}
+			if err := json.Unmarshal([]byte(out), &answer); err != nil || len(answer.WithoutKnee) != test.without {
+				t.Errorf("%v, %v in:\n%s", err, answer.WithoutKnee, out)
+			}
+			if _, out, _ := curveCommandOf("show", path); strings.Contains(out, "No class has a knee") != (test.without == 2) {
+				t.Errorf("shown:\n%s", out)
+			}
+		})
+	}
+}
+
 // A lone - is standard input, for every command that reads a curve.
 func TestCurveFromStandardInput(t *testing.T) {
 	path, c := exampleCurve(t)
@@ -193,7 +234,9 @@ func TestCurveFromStandardInput(t *testing.T) {
 		{[]string{"check", "-", "--engine.url=" + url, "--gpu.nvml=off", model}, exitFailed, "/dev/stdin does not hold for"},
 		{[]string{"compare", path, "-"}, exitOK, "same"},
 		{[]string{"compare", "-", path}, exitOK, "same"},
-		{[]string{"compare", "-", "-"}, exitUsage, "/dev/stdin: reading the curve: the file is empty"},
+		{[]string{"compare", "-", "-"}, exitUsage, "- is given twice, and standard input can be read once"},
+		{[]string{"compare", path, path, "--base-again", "-", "--new-again", "-"}, exitUsage, "- is given twice"},
+		{[]string{"import", "-", "-", "--slo=ttft:p99:1s"}, exitUsage, "- is given twice"},
 		{[]string{"compare", path, "-", "--out.json", "-"}, exitUsage, "writing /dev/stdin: it is no file"},
 	} {
 		status, out, errOut := fromFile(t, path, test.args...)

@@ -45,6 +45,13 @@ func (f *compareFlags) run(out io.Writer) error {
 	case !(f.options.Band > 0 && f.options.Band < 1):
 		return usageError{fmt.Errorf("--band is %g: want a ratio above 0 and below 1, such as 0.05", f.options.Band)}
 	}
+	inputs := []string{f.base, f.next, f.baseAgain, f.nextAgain}
+	if err := inputOnce(inputs); err != nil {
+		return usageError{err}
+	}
+	if err := inputsKept(inputs, namedOutput{"--out.markdown", f.markdown}, namedOutput{"--out.json", f.json}); err != nil {
+		return usageError{err}
+	}
 	if err := outputsReady(f.force, f.markdown, f.json); err != nil {
 		return usageError{err}
 	}

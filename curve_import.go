@@ -61,6 +61,12 @@ func (f *importFlags) run(out io.Writer) error {
 	if err := f.identity.apply(&f.options.Identity); err != nil {
 		return usageError{err}
 	}
+	if err := inputOnce(f.files); err != nil {
+		return usageError{err}
+	}
+	if err := inputsKept(f.files, namedOutput{"--out.curve", f.out}); err != nil {
+		return usageError{err}
+	}
 	if err := outputsReady(f.force, f.out); err != nil {
 		return usageError{err}
 	}

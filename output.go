@@ -121,6 +121,26 @@ func outputsDistinct(outputs ...namedOutput) error {
 	return nil
 }
 
+// inputsKept says whether no output would take the place of a file that is
+// read, which force must not do either; an empty path is none.
+func inputsKept(inputs []string, outputs ...namedOutput) error {
+	for _, o := range outputs {
+		if o.path == "" || o.path == standardInput { // The latter is no file to write.
+			continue
+		}
+		out, err := os.Stat(o.path)
+		if err != nil {
+			continue // What is not there is nobody's input.
+		}
+		for _, input := range inputs {
+			if in, err := os.Stat(input); err == nil && os.SameFile(in, out) {
+				return fmt.Errorf("%s is %s, which this command reads: give another name", o.name, input)
+			}
+		}
+	}
+	return nil
+}
+
 // outputFree says whether a file may be written. What is neither a file nor a
 // link to one, such as /dev/stdout, may not: a file would take its place.
 func outputFree(path string, force bool) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -80,6 +81,50 @@ func TestWriteOutput(t *testing.T) {
 	} {
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", what, err, want)
+		}
+	}
+}
+
+// TestInputsKept: no command writes over what it reads, by whatever name and with force.
+func TestInputsKept(t *testing.T) {
+	example, err := os.ReadFile(filepath.Join("capacity", "curve", "testdata", "example.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	base, link, hard := filepath.Join(dir, "base.json"), filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json")
+	if err := os.WriteFile(base, example, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(base, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(base, hard); err != nil {
+		t.Fatal(err)
+	}
+	again := filepath.Join(dir, "..", filepath.Base(dir), "base.json")
+	for _, args := range [][]string{
+		{"curve", "compare", base, base, "--out.json=" + base},
+		{"curve", "compare", base, base, "--out.markdown=" + again},
+		{"curve", "compare", link, link, "--out.json=" + base},
+		{"curve", "compare", base, base, "--out.json=" + link},
+		{"curve", "compare", base, base, "--out.json=" + hard},
+		{"curve", "compare", base, base, "--base-again=" + hard, "--new-again=" + base, "--out.json=" + hard},
+		{"curve", "import", base, "--slo=ttft:p99:1s", "--out.curve=" + base},
+		{"profile", base, "--trace.format=azure", "--out.classes=" + base},
+		{"profile", base, "--trace.format=azure", "--out.report=" + link},
+		{"probe", "--classes.file=" + base, "--out.curve=" + base},
+		{"probe", "--rate=1", "--classes.file=" + base, "--out.results=" + base},
+		{"probe", "--trace.file=" + base, "--trace.format=azure", "--out.records=" + hard},
+		{"probe", "--classes.file=" + base, "--out.report=" + link},
+	} {
+		var out, errOut bytes.Buffer
+		status := run(t.Context(), append(args, "--force"), &out, &errOut)
+		if said := errOut.String(); status != exitUsage || !strings.Contains(said, "which this command reads: give another name") || !strings.Contains(said, "--out.") || strings.Count(said, "\n") != 1 {
+			t.Errorf("%q: status %d, %s", args, status, said)
+		}
+		if left, err := os.ReadFile(base); err != nil || !bytes.Equal(left, example) {
+			t.Fatalf("%q: the file was changed (%v)", args, err)
 		}
 	}
 }

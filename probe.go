@@ -138,6 +138,9 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	if err := f.knee.outputReady(f.force); err != nil {
 		return usageError{err}
 	}
+	if f.knee.mixOnly && !f.knee.update {
+		say("--mix-only searches no class alone: the curve will have the mix's knee and that of no class, and serve counts no load by it; with --update the mix is added to a curve that has them")
+	}
 	limit, cancel := withDuration(ctx, f.maxDuration)
 	defer cancel()
 	err = f.put(limit, load, logger, out)
@@ -180,7 +183,13 @@ func (f *probeFlags) validate() error {
 	if f.knee.curve != "" {
 		outputs = append(outputs, namedOutput{"the .partial file of --out.curve", f.knee.partial()})
 	}
-	return outputsDistinct(outputs...)
+	if err := outputsDistinct(outputs...); err != nil {
+		return err
+	}
+	e := &f.engine
+	return inputsKept([]string{
+		f.load.classesFile, f.load.traceFile, e.BearerTokenFile, e.HeaderFile, e.TLS.CAFile, e.TLS.CertFile, e.TLS.KeyFile,
+	}, outputs...)
 }
 
 // connection is an engine that is known and ready for load.

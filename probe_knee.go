@@ -129,6 +129,9 @@ func (f *kneeFlags) outputReady(force bool) error {
 	if err := outputsReady(force || f.update, f.curve); err != nil {
 		return err
 	}
+	if _, err := os.Stat(f.curve); f.mixOnly && f.update && errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("--mix-only --update: %s is not there: leave --mix-only out, so that the classes are searched, or leave --update out", f.curve)
+	}
 	if err := knee.JournalInUse(f.partial()); err != nil {
 		return err
 	}
@@ -160,6 +163,27 @@ func (f *kneeFlags) updatable(identity curve.Identity) error {
 	return nil
 }
 
+// mixable says, before any work is done, whether the curve that is there has
+// the classes of a mix that is searched alone: beside other ones it says nothing.
+func (f *kneeFlags) mixable(load *load) error {
+	if !f.update || !f.mixOnly {
+		return nil
+	}
+	stored, err := curve.ReadFile(f.curve)
+	if err != nil {
+		return fmt.Errorf("--update: %w", err)
+	}
+	for i := range load.classes {
+		w := &load.classes[i]
+		class := curve.Class{Name: w.Name, SLO: w.SLO}
+		class.PromptMean, class.GenerationMean = w.Means()
+		if !stored.SameClass(&class, load.slo) {
+			return fmt.Errorf("--mix-only --update: %s has no class %s of these lengths and bounds: leave --mix-only out, so that it is searched", f.curve, w.Name)
+		}
+	}
+	return nil
+}
+
 func (f *kneeFlags) mode() knee.Mode {
 	switch {
 	case f.quick:
@@ -177,6 +201,9 @@ func (f *probeFlags) search(ctx context.Context, c *connection, load *load, out 
 		return err
 	}
 	if err := f.knee.updatable(identity); err != nil {
+		return usageError{err}
+	}
+	if err := f.knee.mixable(load); err != nil {
 		return usageError{err}
 	}
 	campaign, err := f.campaign(c, load, identity)
@@ -446,6 +473,10 @@ func (f *probeFlags) deliver(found *curve.Curve, journal *knee.Journal, out io.W
 		// Last, where it is still seen.
 		_, printed := fmt.Fprintf(out, "\n%s\n", report.Verdict(found))
 		err = errors.Join(err, printed)
+		if text := report.Uncounted(found); text != "" {
+			_, printed := fmt.Fprintln(out, text)
+			err = errors.Join(err, printed)
+		}
 	}
 	if err != nil {
 		return asFailure(err)
@@ -473,6 +504,7 @@ func (f *probeFlags) updated(found *curve.Curve) (*curve.Curve, error) {
 	for _, c := range changes {
 		say(c.String())
 	}
+	updated.Coverage = curve.Cover(updated) // What was stored counts too.
 	return updated, nil
 }
 

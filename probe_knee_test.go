@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 	"headroom_exporter/probe/knee"
+	"headroom_exporter/probe/workload"
 )
 
 // TestProbeKneeUsage: what is wrong with a search is said before anything is sent.
@@ -45,6 +48,7 @@ func TestProbeKneeUsage(t *testing.T) {
 		{"a preset of one load", []string{"--concurrency=1", "--slo.preset=llama2-70b"}, "--slo.preset is for the search"},
 		{"quick and release", []string{"--quick", "--release"}, "exclude each other"},
 		{"a mix beside and alone", []string{"--mix", "--mix-only"}, "exclude each other"},
+		{"a mix beside a curve that is not there", []string{"--mix-only", "--update", "--class=chat", "--class=rag", "--out.curve=" + filepath.Join(dir, "none.json")}, "none.json is not there: leave --mix-only out"},
 		{"a mix of one class", []string{"--mix-only", "--class=a:prompt=8,output=8"}, "need two classes or more"},
 		{"requests of a search", []string{"--requests=5"}, "--requests"},
 		{"an unknown preset", []string{"--slo.preset=gpt"}, "want one of"},
@@ -159,6 +163,70 @@ func TestUpdatable(t *testing.T) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestMixable: a mix that is searched alone is added beside its own classes
+// only, and that they are not there is said before the search.
+func TestMixable(t *testing.T) {
+	path, stored := exampleCurve(t)
+	classOf := func(i int, name string) workload.Class {
+		class := &stored.Classes[i]
+		return workload.Class{
+			Name: name, SLO: class.SLO,
+			Observed: &workload.Observed{PromptMean: class.PromptMean, OutputMean: class.GenerationMean},
+		}
+	}
+	chat, other := classOf(0, stored.Classes[0].Name), classOf(0, "other")
+	longer := chat
+	longer.Observed = &workload.Observed{PromptMean: 2 * chat.Observed.PromptMean, OutputMean: chat.Observed.OutputMean}
+	for _, test := range []struct {
+		name    string
+		flags   kneeFlags
+		classes []workload.Class
+		want    string
+	}{
+		{"its classes", kneeFlags{curve: path, update: true, mixOnly: true}, []workload.Class{chat, classOf(1, stored.Classes[1].Name)}, ""},
+		{"one that it lacks", kneeFlags{curve: path, update: true, mixOnly: true}, []workload.Class{chat, other}, path + " has no class other of these lengths and bounds"},
+		{"one of other lengths", kneeFlags{curve: path, update: true, mixOnly: true}, []workload.Class{longer}, "has no class " + chat.Name},
+		{"no curve", kneeFlags{curve: path + ".none", update: true, mixOnly: true}, nil, "no such file"},
+		{"a new curve", kneeFlags{curve: path, mixOnly: true}, []workload.Class{other}, ""},
+		{"the classes as well", kneeFlags{curve: path, update: true, mix: true}, []workload.Class{other}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.flags.mixable(&load{classes: test.classes, slo: stored.SLO})
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestUpdatedCoverage: what a curve rests on is told of all that is in it, and
+// not of what was added last.
+func TestUpdatedCoverage(t *testing.T) {
+	_, stored := exampleCurve(t)
+	path := filepath.Join(t.TempDir(), "curve.json")
+	if err := writeOutput(path, false, stored.Encode); err != nil {
+		t.Fatal(err)
+	}
+	found := *stored
+	found.Classes = slices.Clone(stored.Classes)
+	for i := range found.Classes {
+		found.Classes[i].Studies = nil
+	}
+	found.Finished = stored.Finished.Add(time.Hour)
+	found.Coverage = curve.Cover(&found)
+	f := &probeFlags{knee: kneeFlags{curve: path, update: true}}
+	updated, err := f.updated(&found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak := func(c *curve.Curve) bool {
+		return slices.ContainsFunc(c.Coverage, func(item curve.Coverage) bool { return item.Item == "peak" && item.Done })
+	}
+	if peak(&found) || !peak(updated) {
+		t.Errorf("what was found has a knee: %v, the curve: %v", peak(&found), peak(updated))
 	}
 }
 

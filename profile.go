@@ -30,6 +30,9 @@ func addProfile(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, comm
 	c.Flag("out.report", "Page to write (HTML, needs nothing else).").Default("workload-profile.html").StringVar(&report)
 	c.Flag("force", "Replace files that exist.").BoolVar(&force)
 	return c, func(_ context.Context, out io.Writer) error {
+		if err := inputsKept([]string{path}, namedOutput{"--out.classes", classesFile}, namedOutput{"--out.report", report}); err != nil {
+			return usageError{err}
+		}
 		if err := outputsReady(force, classesFile, report); err != nil {
 			return usageError{err}
 		}
