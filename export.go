@@ -8,10 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/alecthomas/kingpin/v2"
 
@@ -38,16 +40,32 @@ const runbooks = "docs/runbooks/"
 // addExportAlerts adds to the command export, which addExportRules makes.
 func addExportAlerts(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
 	c := app.GetCommand("export").Command("alerts", "Write the alerting rules for the Prometheus server that scrapes the exporters.")
-	url := c.Flag("runbooks.url", "Where your copy of docs/runbooks is served, for the links in the alerts; without it they name the file in this project's repository.").PlaceHolder("URL").String()
+	at := c.Flag("runbooks.url", "Where your copy of docs/runbooks is served, for the links in the alerts; without it they name the file in this project's repository.").PlaceHolder("URL").String()
 	to := addExportTarget(c)
 	return c, func(_ context.Context, out io.Writer) error {
+		if err := checkRunbooks(*at); err != nil {
+			return usageError{err}
+		}
 		return to.write(out, alerts.Files(), "alerts", func(content []byte) []byte {
-			if *url == "" {
+			if *at == "" {
 				return content
 			}
-			return bytes.ReplaceAll(content, []byte("runbook_url: "+runbooks), []byte("runbook_url: "+strings.TrimSuffix(*url, "/")+"/"))
+			return bytes.ReplaceAll(content, []byte("runbook_url: "+runbooks), []byte("runbook_url: "+strings.TrimSuffix(*at, "/")+"/"))
 		})
 	}
+}
+
+// checkRunbooks says whether links may begin with a text; empty is none given.
+// It becomes a plain scalar of YAML, in which white space may end it.
+func checkRunbooks(at string) error {
+	if at == "" {
+		return nil
+	}
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.ContainsFunc(at, unicode.IsSpace) {
+		return fmt.Errorf("--runbooks.url %q: want an address to begin links with, such as https://wiki.example/headroom", at)
+	}
+	return nil
 }
 
 // exportTarget is where built-in files are written to.
@@ -71,6 +89,9 @@ func (to *exportTarget) write(out io.Writer, files fs.FS, folder string, change 
 	if to.dir == "" {
 		return usageError{errors.New("the directory to write to is empty: give its path, or . for this one")}
 	}
+	if info, err := os.Stat(to.dir); err == nil && !info.IsDir() {
+		return usageError{fmt.Errorf("writing to %s: it is a file; give the path of a directory, which is made if need be", to.dir)}
+	}
 	contents, err := readFiles(files, change)
 	if err != nil {
 		return err
@@ -90,7 +111,7 @@ func (to *exportTarget) write(out io.Writer, files fs.FS, folder string, change 
 		changed = append(changed, name)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("exporting files: %w", err)
+		return fmt.Errorf("exporting files: %w; give a directory that is there, or that can be made", err)
 	}
 	for _, name := range changed {
 		err := writeOutput(filepath.Join(dir, name), to.force, func(w io.Writer) error {

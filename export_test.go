@@ -90,6 +90,21 @@ func TestExportKeeps(t *testing.T) {
 	}
 }
 
+// TestExportRunbooks: links that lead nowhere are not written.
+func TestExportRunbooks(t *testing.T) {
+	for _, at := range []string{"notaurl", "docs/runbooks", "ftp://wiki.example/", "https://", "https:/wiki.example", "wiki.example:80", "https://wiki.example/a b", "https://wiki.example/ #x", "https://wiki.example/%zz"} {
+		dir := filepath.Join(t.TempDir(), "new")
+		var out, errOut bytes.Buffer
+		status := run(context.Background(), []string{"export", "alerts", "--runbooks.url=" + at, dir}, &out, &errOut)
+		if status != exitUsage || !strings.Contains(errOut.String(), "--runbooks.url") || strings.Count(errOut.String(), "\n") != 1 {
+			t.Errorf("%q: status %d, %q", at, status, &errOut)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%q: something was written", at)
+		}
+	}
+}
+
 func TestExportRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -102,7 +117,8 @@ func TestExportRefuses(t *testing.T) {
 			want   string
 		}{
 			{"", exitUsage, "directory to write to is empty"},
-			{file, exitFailed, file},
+			{file, exitUsage, "writing to " + file + ": it is a file; give the path of a directory"},
+			{filepath.Join(file, "below"), exitFailed, "not a directory; give a directory that is there, or that can be made"},
 			{filepath.Join(t.TempDir(), "no\x00folder"), exitFailed, "exporting files"},
 		} {
 			var out, errOut bytes.Buffer
