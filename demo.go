@@ -44,7 +44,7 @@ func addDemo(app *kingpin.Application, log *logFlags) (*kingpin.CmdClause, comma
 	address := c.Flag("web.listen-address", "Address of the sidecar; a free port is taken when this one is in use.").Default("127.0.0.1:9845").String()
 	engineAddress := c.Flag("engine.listen-address", "Address of the simulated engine; a free port is taken when this one is in use.").Default(simulatedEngineAddress).String()
 	interval := c.Flag("engine.interval", "Time between two readings of the engine.").Default("1s").Duration()
-	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU, simulatedGPU+" (the simulated engine's own), "), rules: addRulesFlags(c), curve: addCurveFlags(c, "; the simulated engine's own when empty"), simulator: addSimulatorFlags(c, demoLoad)}
+	d := &demoFlags{gpu: addGPUFlags(c, simulatedGPU, simulatedGPU+" (the simulated engine's own), "), rules: addRulesFlags(c), curve: addCurveFlags(c, "; the simulated engine's own when not given"), simulator: addSimulatorFlags(c, demoLoad)}
 	addSLOFlags(c, &d.slo)
 	return c, func(ctx context.Context, out io.Writer) error {
 		d.address, d.engineAddress, d.interval = *address, *engineAddress, *interval

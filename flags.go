@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -39,11 +40,33 @@ func withStandardInput(args []string) []string {
 // explain words an error of the arguments for the one who gave them.
 func explain(app *kingpin.Application, args []string, err error) string {
 	text := err.Error()
+	if commands := commandsBelow(app, args, text); commands != "" {
+		text += ": want one of " + commands
+	}
 	var number *strconv.NumError
 	if errors.As(err, &number) {
 		text = fmt.Sprintf("%q is no value that fits here", number.Num)
 	}
 	return culprit(app, args, err) + text
+}
+
+// commandsBelow are the commands that could stand where err wants one; empty
+// where it wants none.
+func commandsBelow(app *kingpin.Application, args []string, err string) string {
+	if !strings.HasPrefix(err, "expected command but got ") && !strings.HasPrefix(err, "must select a subcommand of ") {
+		return ""
+	}
+	commands := app.Model().Commands
+	if parsed, _ := app.ParseContext(args); parsed != nil && parsed.SelectedCommand != nil {
+		commands = parsed.SelectedCommand.Model().Commands
+	}
+	var names []string
+	for _, c := range commands {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // culprit names the flag or environment variable whose value gave err, as a
@@ -101,6 +124,27 @@ func checkValues(app *kingpin.Application, selected string) error {
 			if v < 0 {
 				return fmt.Errorf("--%s %s: must not be negative", flag.Name, v)
 			}
+		}
+	}
+	return nil
+}
+
+// checkPaths refuses a file that is given on the command line without a name,
+// as by a shell's variable that is not set: the command would do without it,
+// and not say so. An environment variable that is empty is not set.
+func checkPaths(app *kingpin.Application, args []string) error {
+	parsed, err := app.ParseContext(args)
+	if err != nil {
+		return nil // It was said when the arguments were read.
+	}
+	for _, element := range parsed.Elements {
+		flag, ok := element.Clause.(*kingpin.FlagClause)
+		if !ok || element.Value == nil || *element.Value != "" {
+			continue
+		}
+		// An empty --web.config.file is none, as with every exporter.
+		if name := flag.Model().Name; name != "web.config.file" && (strings.HasSuffix(name, ".file") || strings.HasSuffix(name, "-file") || strings.HasPrefix(name, "out.")) {
+			return fmt.Errorf("--%s is empty: give the path of a file, or leave the flag out", name)
 		}
 	}
 	return nil

@@ -47,6 +47,49 @@ func TestFlagValues(t *testing.T) {
 	}
 }
 
+// TestWrongUse: what is wrong and what to do, in a line that names the flag, before anything runs.
+func TestWrongUse(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"curve", "foo"}, `expected command but got "foo": want one of show, check, schema, compare, import;`},
+		{[]string{"curve"}, "must select a subcommand of 'curve': want one of show, check,"},
+		{[]string{"export", "foo"}, "want one of rules, dashboards, alerts;"},
+		{[]string{"demo", "--speed=0"}, "--speed 0: must be above 0"},
+		{[]string{"simulate", "--speed=-1"}, "--speed -1: must be above 0"},
+		{[]string{"demo", "--load.prompt-tokens=-5"}, "--load.prompt-tokens -5: must be from 1 to"},
+		{[]string{"demo", "--load.prompt-tokens=0"}, "--load.prompt-tokens 0: must be from 1 to"},
+		{[]string{"simulate", "--load.output-tokens=1e300"}, "--load.output-tokens 1e+300: must be from 1 to"},
+		{[]string{"demo", "--max-num-batched-tokens=8"}, "--max-num-batched-tokens is 8, less than --max-num-seqs 256"},
+		{[]string{"simulate", "--num-gpu-blocks=10"}, "--num-gpu-blocks is 10, which holds 144 tokens, less than --max-model-len"},
+		{[]string{"serve", "--curve.file="}, "--curve.file is empty: give the path of a file, or leave the flag out"},
+		{[]string{"serve", "--curve.file", ""}, "--curve.file is empty"},
+		{[]string{"demo", "--curve.file="}, "--curve.file is empty"},
+		{[]string{"probe", "--out.curve="}, "--out.curve is empty"},
+		{[]string{"serve", "--engine.header-file="}, "--engine.header-file is empty"},
+		{[]string{"serve", "--gpu.nvml=off", "--identity=max_num_seqs=4", "--identity=max_num_seqs=5"}, "--identity max_num_seqs=5: max_num_seqs is given already, as max_num_seqs=4"},
+		{[]string{"serve", "--gpu.nvml=off", "--identity=role=both", "--identity=role=both"}, "role is given already"},
+	} {
+		var out, errOut bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		status := run(ctx, test.args, &out, &errOut)
+		cancel()
+		if said := errOut.String(); status != exitUsage || !strings.Contains(said, test.want) || strings.Count(said, "\n") != 1 {
+			t.Errorf("%q: status %d, %q, want %d and %q", test.args, status, said, exitUsage, test.want)
+		}
+	}
+}
+
+// An environment variable that is empty is not set.
+func TestEmptyFileOfEnvironment(t *testing.T) {
+	t.Setenv("HEADROOM_EXPORTER_CURVE_FILE", "")
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), []string{"serve", "--gpu.nvml=off", "--once.for=0s"}, &out, &errOut); status != exitUsage || !strings.Contains(errOut.String(), "--once.for") {
+		t.Errorf("status %d: %s", status, &errOut)
+	}
+}
+
 // A value of the environment is checked as well.
 func TestFlagValueOfEnvironment(t *testing.T) {
 	t.Setenv("HEADROOM_EXPORTER_MAX_RATE", "NaN")

@@ -33,11 +33,16 @@ func addIdentityFlags(c *kingpin.CmdClause) *identityFlags {
 func (f *identityFlags) apply(id *curve.Identity) error { return override(id, f.overrides) }
 
 func override(id *curve.Identity, overrides []string) error {
+	given := map[string]string{}
 	for _, text := range overrides {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok {
 			return fmt.Errorf("--identity %q: want NAME=VALUE", text)
 		}
+		if first, twice := given[name]; twice {
+			return fmt.Errorf("--identity %s: %s is given already, as %s: leave one of them out", text, name, first)
+		}
+		given[name] = text
 		if err := id.Set(name, value); err != nil {
 			return fmt.Errorf("--identity %s: %w", text, err)
 		}

@@ -83,8 +83,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "%s: %s; try --help\n", name, explain(app, args, err))
 		return exitUsage
 	}
-	if err := checkValues(app, selected); err != nil {
-		fmt.Fprintf(errOut, "%s: %s\n", name, err)
+	if err := errors.Join(checkPaths(app, args), checkValues(app, selected)); err != nil {
+		fmt.Fprintf(errOut, "%s: %s\n", name, oneLine(err))
 		return exitUsage
 	}
 	err = commands[selected](ctx, out)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 	"golang.org/x/sync/errgroup"
 
+	"headroom_exporter/probe/workload"
 	"headroom_exporter/simulator"
 )
 
@@ -81,6 +82,25 @@ func (f *simulatorFlags) config() (simulator.Config, error) {
 	return c, nil
 }
 
+// check checks what the simulator would refuse only when it runs, or not by the flag's name.
+func (f *simulatorFlags) check() error {
+	switch {
+	case !(f.override.Speed > 0):
+		return fmt.Errorf("--speed %v: must be above 0; 1 is real time", f.override.Speed)
+	case !(f.prompt >= 1 && f.prompt <= workload.MaxTokens):
+		return fmt.Errorf("--load.prompt-tokens %v: must be from 1 to %d", f.prompt, workload.MaxTokens)
+	case !(f.output >= 1 && f.output <= workload.MaxTokens):
+		return fmt.Errorf("--load.output-tokens %v: must be from 1 to %d", f.output, workload.MaxTokens)
+	}
+	return nil
+}
+
+// simulatorFlagNames puts the flags in the place of the simulator's names.
+var simulatorFlagNames = strings.NewReplacer(
+	"simulator: ", "", "MaxNumSeqs", "--max-num-seqs", "MaxNumBatchedTokens", "--max-num-batched-tokens",
+	"MaxModelLen", "--max-model-len", "NumGPUBlocks", "--num-gpu-blocks", "BlockSize", "--block-size", "Ranks", "--ranks",
+)
+
 // simulation is a simulated engine with its API and its load.
 type simulation struct {
 	engine     *simulator.Engine
@@ -90,6 +110,9 @@ type simulation struct {
 }
 
 func (f *simulatorFlags) simulation() (*simulation, error) {
+	if err := f.check(); err != nil {
+		return nil, usageError{err}
+	}
 	config, err := f.config()
 	if err != nil {
 		return nil, usageError{err}
@@ -102,7 +125,7 @@ func (f *simulatorFlags) simulation() (*simulation, error) {
 	config.Observer = metrics.Observer
 	engine, err := simulator.NewEngine(config)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usageError{errors.New(simulatorFlagNames.Replace(err.Error()))}
 	}
 	return &simulation{
 		engine: engine, handler: simulator.NewHandler(engine, metrics),
