@@ -395,8 +395,12 @@ var resources = [...]Resource{StepTime, SequenceSlots, TokenSlots}
 // or of the most that a class takes.
 type use [len(resources)]float64
 
-// idleRatio is the load up to which a point shows an idle engine's steps.
-const idleRatio = 0.3
+// idleRatio is the load up to which a point shows an idle engine's steps, and
+// kneeRatio that from which on one shows what is used at the knee.
+const (
+	idleRatio = 0.3
+	kneeRatio = 0.9
+)
 
 // uses are those of the classes; nil when a class with a knee has no points that show them.
 func (c *Curve) uses(classes []loadClass) []use {
@@ -409,7 +413,7 @@ func (c *Curve) uses(classes []loadClass) []use {
 		}
 		class := &c.Classes[i]
 		line, knee := class.line(k.full), class.poisson().Knee
-		if knee == nil || len(line) < 2 || line[0].ratio > idleRatio || line[len(line)-1].ratio < 0.95 {
+		if knee == nil || len(line) < 2 || line[0].ratio > idleRatio || line[len(line)-1].ratio < kneeRatio {
 			return nil
 		}
 		at := expectedPart{line: line, load: 1, rate: 1}

@@ -318,7 +318,7 @@ func TestLoadOfResources(t *testing.T) {
 		{"slots of the engine unknown", func(c *Curve) { c.Identity.MaxNumSeqs = 0 }, []float64{0.1, 0.9}, 0.9 + 0.1*20/95 + 0.1*75/95/3, SequenceSlots},
 		{"the KV cache is full with rag", func(c *Curve) { c.Classes[1].Studies[1].Knee.KVPeak = 1 }, []float64{0.2, 0.8}, 0.86 + 0.14/3, TokenSlots},
 		{"no idle point", func(c *Curve) { c.Classes[0].Studies[1].Points = c.Classes[0].Studies[1].Points[1:] }, []float64{0.5, 0.5}, 1, ""},
-		{"no point at the knee", func(c *Curve) { c.Classes[1].Studies[1].Points[1].OfferedRate *= 0.9 }, []float64{0.5, 0.5}, 1, ""},
+		{"no point at the knee", func(c *Curve) { c.Classes[1].Studies[1].Points[1].OfferedRate *= 0.85 }, []float64{0.5, 0.5}, 1, ""},
 		{"running unknown", func(c *Curve) { c.Classes[1].Studies[1].Points[1].Engine.RunningMean = capacity.Unknown() }, []float64{0.5, 0.5}, 1, ""},
 		{"KV cache unknown", func(c *Curve) { c.Classes[0].Studies[1].Knee.KVPeak = capacity.Unknown() }, []float64{0.5, 0.5}, 1, ""},
 		{"steps do not lengthen", func(c *Curve) { c.Classes[0].Studies[1].Points[1].ITL.Mean = 0.010 }, []float64{0.5, 0.5}, 1, ""},
