@@ -163,6 +163,18 @@ func (p *expectedPart) alone(at float64) float64 {
 	return 1 / p.between(at, func(l linePoint) float64 { return 1 / l.itl })
 }
 
+// idle is the time between tokens where there is no load: the line of 1/t, see
+// alone, through the two lowest points. Few requests at a time can be a good part
+// of the load, where each is long.
+func (p *expectedPart) idle() float64 {
+	a, b := p.line[0], p.line[1]
+	slope := (1/b.itl - 1/a.itl) / (b.ratio - a.ratio)
+	if !(slope < 0) {
+		return a.itl
+	}
+	return 1 / (1/a.itl - slope*a.ratio)
+}
+
 // Every request's tokens are of the same steps, so what a class does to them is its share of the load.
 func (p *expectedPart) itl(at float64) float64 { return p.load * p.alone(at) }
 

@@ -395,10 +395,10 @@ var resources = [...]Resource{StepTime, SequenceSlots, TokenSlots}
 // or of the most that a class takes.
 type use [len(resources)]float64
 
-// idleRatio is the load up to which a point shows an idle engine's steps, and
+// idleRatio is the load up to which points tell an idle engine's steps, and
 // kneeRatio that from which on one shows what is used at the knee.
 const (
-	idleRatio = 0.3
+	idleRatio = 0.5
 	kneeRatio = 0.9
 )
 
@@ -417,7 +417,7 @@ func (c *Curve) uses(classes []loadClass) []use {
 			return nil
 		}
 		at := expectedPart{line: line, load: 1, rate: 1}
-		uses[i] = use{1 - line[0].itl/at.itl(1), at.running(1), float64(knee.KVPeak)}
+		uses[i] = use{1 - at.idle()/at.itl(1), at.running(1), float64(knee.KVPeak)}
 		for r, u := range uses[i] {
 			if !(u > 0) {
 				return nil

@@ -312,8 +312,9 @@ func TestLoadOfResources(t *testing.T) {
 	}{
 		{"chat alone", nil, []float64{1, 0}, 1, StepTime},
 		{"rag alone", nil, []float64{0, 1}, 1, SequenceSlots},
-		// Steps: 0.5 of chat, and of rag 0.5 * (1-10/12.5) / (1-10/20); slots: 0.5 * 0.2 + 0.5. Then a third of the way to 1.
-		{"half of each", nil, []float64{0.5, 0.5}, 0.8, StepTime},
+		// An idle step is 9.474 ms of chat, 1/(1/10 + (1/10-1/20)*0.1/0.9), and 9.783 of rag. Steps: 0.5 of chat, and
+		// of rag 0.5 * (1-9.783/12.5) / (1-9.474/20); slots: 0.5 * 0.2 + 0.5. Then a third of the way to 1.
+		{"half of each", nil, []float64{0.5, 0.5}, 18.5 / 23, StepTime},
 		{"little of chat", nil, []float64{0.1, 0.9}, 0.92 + 0.08/3, SequenceSlots},
 		{"slots of the engine unknown", func(c *Curve) { c.Identity.MaxNumSeqs = 0 }, []float64{0.1, 0.9}, 0.9 + 0.1*20/95 + 0.1*75/95/3, SequenceSlots},
 		{"the KV cache is full with rag", func(c *Curve) { c.Classes[1].Studies[1].Knee.KVPeak = 1 }, []float64{0.2, 0.8}, 0.86 + 0.14/3, TokenSlots},
