@@ -359,13 +359,13 @@ func (q dashboardQuery) String() string {
 
 // answered waits until each of the queries has had series of the replicas that
 // are chosen.
-func (f *fleet) answered(limit time.Duration, what string, queries []dashboardQuery, pool, pod string) {
+func (f *fleet) answered(limit time.Duration, what string, queries []dashboardQuery, pool func(dashboardQuery) string, pod string) {
 	f.t.Helper()
 	silent := slices.Clone(queries)
 	eventually(f.t, limit, what, func() error {
 		var err error
 		silent = slices.DeleteFunc(silent, func(q dashboardQuery) bool {
-			n, asked := f.prometheus.ask(choose(q.expr, "prod", pool, pod))
+			n, asked := f.prometheus.ask(choose(q.expr, "prod", pool(q), pod))
 			if asked != nil {
 				err = fmt.Errorf("%s: %w", q, asked)
 			}
@@ -398,9 +398,9 @@ func TestDashboards(t *testing.T) {
 
 	all := queriesOf(boards)
 	healthy := slices.DeleteFunc(slices.Clone(all), dashboardQuery.ofTrouble)
-	f.answered(3*time.Minute, "a healthy replica", healthy, "chat|split", "chat-0|probe")
+	f.answered(3*time.Minute, "a healthy replica", healthy, func(dashboardQuery) string { return "chat|split" }, "chat-0|probe")
 	f.harm()
-	f.answered(2*time.Minute, "replicas that something is wrong with", all, ".*", ".*")
+	f.answered(2*time.Minute, "replicas that something is wrong with", all, func(q dashboardQuery) string { return drawnPool(q.board) }, ".*")
 	t.Logf("%d dashboards, %d panels, %d queries; %d of them have no series of a healthy replica", len(boards), panelsOf(boards), len(all), len(all)-len(healthy))
 	f.rulesAreHealthy()
 	f.draw(boards)
@@ -449,6 +449,15 @@ type drawnState struct {
 	Errors []string            `json:"errors"`
 }
 
+// drawnPool chooses the pools that a dashboard is drawn with: without the second
+// one, whose replicas are those of the first, but for the fleet.
+func drawnPool(board string) string {
+	if board == "fleet" {
+		return ".*"
+	}
+	return "chat"
+}
+
 // draw draws every dashboard, and keeps the pictures among the artifacts.
 func (f *fleet) draw(boards map[string][]dashboardPanel) {
 	t := f.t
@@ -466,13 +475,8 @@ func (f *fleet) draw(boards map[string][]dashboardPanel) {
 	}
 	p := openPage(t, site+"/public/")
 	for _, name := range dashboardNames {
-		// Without the second pool, whose replicas are those of the first.
-		pool := "chat"
-		if name == "fleet" {
-			pool = ".*"
-		}
 		query := url.Values{
-			"board": {name}, "namespace": {".*"}, "pool": {pool}, "pod": {".*"}, "rate_interval": {rateInterval},
+			"board": {name}, "namespace": {".*"}, "pool": {drawnPool(name)}, "pod": {".*"}, "rate_interval": {rateInterval},
 			"from": {strconv.FormatInt(now-90, 10)}, "to": {strconv.FormatInt(now, 10)}, "step": {"2"},
 		}
 		run(p, chromedp.Navigate(site+"/?"+query.Encode()))
