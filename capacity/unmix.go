@@ -87,6 +87,17 @@ func (t Traffic) HitRatio() float64 {
 	return min(max(1-t.ComputedPromptTokens/t.PromptTokens, 0), MaxHitRatio)
 }
 
+// Enough tells whether a mix can rest on the traffic, by MinCompletions and
+// MixSize; of what is not known nothing is asked. A window is widened until it is.
+func (t Traffic) Enough() bool {
+	for _, h := range []Histogram{t.PromptLengths, t.GenerationLengths} {
+		if len(h.Bounds) > 0 && h.EffectiveSize() < MixSize {
+			return false
+		}
+	}
+	return !(t.Completions < MinCompletions)
+}
+
 // ClassShape is what the requests of a class are like, in tokens.
 type ClassShape struct {
 	Name string

@@ -60,22 +60,12 @@ func (w *mixWindow) add(r slowReading) {
 	}
 	w.steps = append(append(w.steps[:0], w.steps[drop:]...), r)
 	w.from = len(w.steps) - 1
-	for w.from > 0 && (r.at.Sub(w.steps[w.from].at) < capacity.MixWindow || !enough(&w.steps[w.from], &r)) {
+	for w.from > 0 && (r.at.Sub(w.steps[w.from].at) < capacity.MixWindow || !w.since(w.from).Enough()) {
 		w.from--
 	}
 }
 
 func (w *mixWindow) clear() { *w = mixWindow{steps: w.steps[:0]} }
-
-// enough tells whether a mix can rest on the requests between two readings.
-func enough(a, b *slowReading) bool {
-	for _, h := range []capacity.Histogram{between(a.promptLengths, b.promptLengths), between(a.generationLengths, b.generationLengths)} {
-		if len(h.Bounds) > 0 && h.EffectiveSize() < capacity.MixSize {
-			return false
-		}
-	}
-	return !(b.finished-a.finished < capacity.MinCompletions)
-}
 
 // traffic is that of the last capacity.MixWindow, or of as much more, up to
 // capacity.MixWindowMax, as capacity.MixSize needs. Its Requests are not
@@ -86,8 +76,14 @@ func (w *mixWindow) traffic() capacity.Traffic {
 	if len(w.steps) == 0 || w.newest.at.Sub(w.steps[w.from].at) < MinRateSpan {
 		return t
 	}
-	a, b := &w.steps[w.from], &w.newest
+	return w.since(w.from)
+}
+
+// since is the traffic from a step to the newest reading.
+func (w *mixWindow) since(step int) capacity.Traffic {
+	a, b := &w.steps[step], &w.newest
 	seconds := b.at.Sub(a.at).Seconds()
+	t := capacity.Traffic{Requests: math.NaN()}
 	t.Admitted = (b.firstTokens - a.firstTokens) / seconds
 	if math.IsNaN(t.Admitted) {
 		// Where the engine counts no first tokens, those that ended stand in.

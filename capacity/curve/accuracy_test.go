@@ -480,14 +480,10 @@ func (w *watcher) arrivals(at, seconds int) capacity.Arrivals {
 func (w *watcher) traffic(at int) capacity.Traffic {
 	seconds := int(capacity.MixWindow.Seconds())
 	t := w.trafficOver(at, min(seconds, at))
-	for ; seconds < min(int(capacity.MixWindowMax.Seconds()), at) && !enough(t); seconds += 15 {
+	for ; seconds < min(int(capacity.MixWindowMax.Seconds()), at) && !t.Enough(); seconds += 15 {
 		t = w.trafficOver(at, min(seconds+15, at))
 	}
 	return t
-}
-
-func enough(t capacity.Traffic) bool {
-	return min(t.PromptLengths.EffectiveSize(), t.GenerationLengths.EffectiveSize()) >= capacity.MixSize && t.Completions >= capacity.MinCompletions
 }
 
 func (w *watcher) trafficOver(at, seconds int) capacity.Traffic {

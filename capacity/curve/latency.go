@@ -17,21 +17,28 @@ type Expected struct {
 	GenerationTokenRate float64
 }
 
-// highestExpected is how far above the knee points are looked at: there a
-// queue grows for as long as the point lasts, and its latencies say nothing.
-const highestExpected = 1.1
+const (
+	// highestExpected is how far above the knee open-loop points are looked at: there
+	// a queue grows for as long as the point lasts, and its latencies say nothing.
+	highestExpected = 1.1
+	// mostRunning is how many times as many as at the highest point may run there: the
+	// means of full slots are some per cent apart.
+	mostRunning = 1.05
+)
 
 // Expect is what the curve's points say of a load at which this many requests
 // run, which the whole of the curve's engine does; NaN takes the load's own
 // ratio. An engine that is slower than its curve has more requests running at
 // the same rate, and at the same number running its steps take longer by as
 // much as it is slower: so that is the operating point at which latencies are
-// compared. Between points it goes as a step's time does; beyond them nothing is known.
+// compared. Between points it goes as a step's time does; beyond them nothing is
+// known. The time to first token is known up to the knee only where no open loop
+// was measured above it.
 func (c *Curve) Expect(l Load, running float64) Expected {
 	unknown := Expected{math.NaN(), math.NaN(), math.NaN(), math.NaN()}
 	var parts []expectedPart
 	var ratios, rates float64
-	high := highestExpected
+	high := math.Inf(1)
 	for i := range l.Classes {
 		k := &l.Classes[i]
 		if !(k.Ratio > 0) {
@@ -53,7 +60,7 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 	}
 	at := l.Estimate
 	if most := together(parts, high); !math.IsNaN(running) && !math.IsNaN(most) {
-		if running > most {
+		if running > mostRunning*most {
 			return unknown
 		}
 		low, up := 0.0, high
@@ -77,9 +84,11 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 // them is an inter-token latency apart; the others are at their prompts.
 type linePoint struct{ ratio, running, ttft, itl, decoding float64 }
 
-// line is a class's points up to a little above its knee, by rising load. Those
-// of the closed loop count below the knee, at the rate that was served: there
-// as many requests run as in the open loop.
+// line is a class's points by rising load, those of the open loop up to a little
+// above its knee. Those of the closed loop count at the rate that was served: at that
+// as many requests run as in the open loop. Above the knee they are what shows an
+// engine that is full, and their requests wait for each other: the time to first
+// token is that of the loop.
 func (c *Class) line(knee float64) []linePoint {
 	s := c.poisson()
 	if s == nil || !(knee > 0) {
@@ -87,15 +96,18 @@ func (c *Class) line(knee float64) []linePoint {
 	}
 	var line []linePoint
 	add := func(p *Point) {
-		rate, most := float64(p.OfferedRate), highestExpected*knee
+		rate, most, ttft := float64(p.OfferedRate), highestExpected*knee, float64(p.TTFT.Mean)
 		if p.Concurrency > 0 {
-			rate, most = float64(p.CompletedRate), knee
+			rate, most = float64(p.CompletedRate), math.Inf(1)
+			if rate > knee {
+				ttft = math.NaN()
+			}
 		}
 		if p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= most) {
 			return
 		}
 		running, itl := float64(p.Engine.RunningMean), float64(p.ITL.Mean)
-		line = append(line, linePoint{rate / knee, running, float64(p.TTFT.Mean), itl, float64(p.GenerationTokenRate) * itl / running})
+		line = append(line, linePoint{rate / knee, running, ttft, itl, float64(p.GenerationTokenRate) * itl / running})
 	}
 	if s.Baseline != nil {
 		add(s.Baseline)

@@ -47,7 +47,8 @@ func TestExpect(t *testing.T) {
 		{"between points", load(5, 0, 0), 18, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
 		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 0.8 * 2 / 0.010},
 		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
-		{"more than was measured", load(5, 0, 0), 31, nan, nan, nan, nan},
+		{"full, as far as a mean tells", load(5, 0, 0), 31, 1, 0.3, 0.020, 0.8 * 30 / 0.020},
+		{"more than was measured", load(5, 0, 0), 32, nan, nan, nan, nan},
 		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan, nan},
 		// Half of the load each: at 0.75 (18 + 7.2) / 2 would run, and tokens are 25.4 ms
 		// apart instead of 13.3 and 37.5: 375 * 0.01208 more of chat, 75 * 0.01208 fewer of rag.

@@ -10,8 +10,8 @@ import (
 	"headroom_exporter/probe/workload"
 )
 
-// Campaign searches the knees of several kinds of traffic on one engine, one
-// after the other.
+// Campaign searches the knees of several kinds of traffic on one engine, in
+// turn: see inTurn.
 type Campaign struct {
 	Engine  Engine
 	Classes []workload.Class
@@ -56,44 +56,56 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 		}
 		out.ColdStart = cold
 	}
-	alone := c.Classes
-	if c.MixOnly {
-		alone = nil
+	var searches []func(Engine) error
+	if !c.MixOnly {
+		for i := range c.Classes {
+			searches = append(searches, func(e Engine) error { return c.alone(ctx, e, i, out) })
+		}
 	}
-	for i := range alone {
-		class := &out.Classes[i]
-		if err := c.studies(ctx, class, c.Classes[i:i+1]); err != nil {
-			return out, fmt.Errorf("class %s: %w", class.Name, err)
-		}
-		if i == 0 && c.Mode != Quick {
-			aa, err := c.aa(ctx, class, c.Classes[:1])
-			if err != nil {
-				return out, fmt.Errorf("the same load twice: %w", err)
+	var mixes []*curve.Mix
+	add := func(what string, t Traffic) {
+		mix := &curve.Mix{Name: t.Name}
+		mixes = append(mixes, mix)
+		searches = append(searches, func(e Engine) error {
+			if err := c.mix(ctx, e, t, mix); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
 			}
-			out.AA = aa
-		}
+			return nil
+		})
 	}
 	if c.Mix && len(c.Classes) > 1 {
-		mix, err := c.mix(ctx, Traffic{Name: "mix", Classes: c.Classes, Arrivals: curve.Arrivals{Process: "poisson"}}, out)
-		if mix != nil {
-			out.Mixes = append(out.Mixes, *mix)
-		}
-		if err != nil {
-			return out, fmt.Errorf("mix of all classes: %w", err)
-		}
+		add("mix of all classes", Traffic{Name: "mix", Classes: c.Classes, Arrivals: curve.Arrivals{Process: "poisson"}})
 	}
 	if c.Replay != nil {
-		mix, err := c.mix(ctx, Traffic{
+		add("trace", Traffic{
 			Name: "trace", Classes: c.Replay.Classes, Arrivals: curve.Arrivals{Process: "trace", Trace: c.ReplayName}, Replay: c.Replay,
-		}, out)
-		if mix != nil {
+		})
+	}
+	err := inTurn(c.Engine, searches)
+	for _, mix := range mixes {
+		if mix.Shares != nil {
+			mix.Squeeze = squeeze(mix, out)
 			out.Mixes = append(out.Mixes, *mix)
 		}
-		if err != nil {
-			return out, fmt.Errorf("trace: %w", err)
-		}
 	}
-	return out, nil
+	return out, err
+}
+
+// alone searches a class by itself. The first one is what the same load is put on twice of.
+func (c *Campaign) alone(ctx context.Context, e Engine, i int, out *curve.Curve) error {
+	class, classes := &out.Classes[i], c.Classes[i:i+1]
+	if err := c.studies(ctx, e, class, classes); err != nil {
+		return fmt.Errorf("class %s: %w", class.Name, err)
+	}
+	if i > 0 || c.Mode == Quick {
+		return nil
+	}
+	aa, err := c.aa(ctx, e, class, classes)
+	if err != nil {
+		return fmt.Errorf("the same load twice: %w", err)
+	}
+	out.AA = aa
+	return nil
 }
 
 // class describes a class; its studies follow.
@@ -107,18 +119,18 @@ func (c *Campaign) class(w *workload.Class) curve.Class {
 	return class
 }
 
-func (c *Campaign) config(t Traffic, prior *curve.Study) Config {
+func (c *Campaign) config(e Engine, t Traffic, prior *curve.Study) Config {
 	t.SLO = c.SLO
 	return Config{
-		Engine: c.Engine, Mode: c.Mode, Limits: c.Limits, MaxRate: c.MaxRate, MaxRequests: c.MaxRequests,
+		Engine: e, Mode: c.Mode, Limits: c.Limits, MaxRate: c.MaxRate, MaxRequests: c.MaxRequests,
 		PeakReserve: c.PeakReserve, Prior: prior, Seed: c.Seed, Report: c.Report, Traffic: t,
 	}
 }
 
 // studies searches a class under every arrival shape.
-func (c *Campaign) studies(ctx context.Context, class *curve.Class, classes []workload.Class) error {
+func (c *Campaign) studies(ctx context.Context, e Engine, class *curve.Class, classes []workload.Class) error {
 	t := Traffic{Name: class.Name, Classes: classes, Arrivals: curve.Arrivals{Process: "poisson"}}
-	poisson, err := Search(ctx, c.config(t, nil))
+	poisson, err := Search(ctx, c.config(e, t, nil))
 	if poisson == nil {
 		return err
 	}
@@ -129,7 +141,7 @@ func (c *Campaign) studies(ctx context.Context, class *curve.Class, classes []wo
 	}
 	for _, shape := range c.Burstiness {
 		t.Arrivals = curve.Arrivals{Process: "gamma", Burstiness: shape}
-		study, err := Search(ctx, c.config(t, poisson))
+		study, err := Search(ctx, c.config(e, t, poisson))
 		if study != nil {
 			class.Studies = append(class.Studies, *study)
 		}
@@ -162,12 +174,12 @@ func tokensPerStep(s *curve.Study) float64 {
 }
 
 // mix searches several classes at once.
-func (c *Campaign) mix(ctx context.Context, t Traffic, out *curve.Curve) (*curve.Mix, error) {
-	study, err := Search(ctx, c.config(t, nil))
+func (c *Campaign) mix(ctx context.Context, e Engine, t Traffic, mix *curve.Mix) error {
+	study, err := Search(ctx, c.config(e, t, nil))
 	if study == nil {
-		return nil, err
+		return err
 	}
-	mix := &curve.Mix{Name: t.Name, Shares: map[string]float64{}, Study: *study}
+	mix.Study, mix.Shares = *study, map[string]float64{}
 	total := 0.0
 	for i := range t.Classes {
 		total += t.Classes[i].Weight
@@ -175,8 +187,7 @@ func (c *Campaign) mix(ctx context.Context, t Traffic, out *curve.Curve) (*curve
 	for i := range t.Classes {
 		mix.Shares[t.Classes[i].Name] += t.Classes[i].Weight / total
 	}
-	mix.Squeeze = squeeze(mix, out)
-	return mix, err
+	return err
 }
 
 // squeeze compares the tails of each class in the mix with those of the class
@@ -254,7 +265,7 @@ const aaShare = 0.5
 
 // aa puts the same load on twice. What differs is noise of the machine and of
 // the draw: arrivals and lengths are drawn anew.
-func (c *Campaign) aa(ctx context.Context, class *curve.Class, classes []workload.Class) (*curve.AA, error) {
+func (c *Campaign) aa(ctx context.Context, e Engine, class *curve.Class, classes []workload.Class) (*curve.AA, error) {
 	safe := class.Studies[0].SafeRate
 	if !safe.Known() {
 		return nil, nil
@@ -267,10 +278,10 @@ func (c *Campaign) aa(ctx context.Context, class *curve.Class, classes []workloa
 			Name: fmt.Sprintf("aa %d", i+1), Purpose: curve.PurposeAA, Traffic: traffic,
 			Steps: []Step{{Rate: rate, Duration: aaWarmup + aaDuration}}, Warmup: aaWarmup, Seed: c.Seed + uint64(i),
 		}
-		o, err := c.Engine.Run(ctx, l, nil)
+		o, err := e.Run(ctx, l, nil)
 		for n := 1; n < attempts && err == nil && invalid(&o.Point) != nil; n++ {
 			repetition(l, n)
-			o, err = c.Engine.Run(ctx, l, nil)
+			o, err = e.Run(ctx, l, nil)
 		}
 		if err != nil {
 			return nil, err

@@ -247,17 +247,63 @@ func TestCampaignEndsEarly(t *testing.T) {
 			if !errors.Is(err, test.err) || !strings.Contains(err.Error(), "class long") {
 				t.Fatalf("error %v", err)
 			}
-			short, long := &out.Classes[0].Studies[0], &out.Classes[1].Studies[0]
-			if short.Status != curve.StatusEstimate || !short.SafeRate.Known() {
-				t.Errorf("the class before it: %s (%s)", short.Status, short.Reason)
+			after := len(e.loads)
+			if last := e.loads[after-1]; last.Traffic.Name != "long" {
+				t.Errorf("load %s was put after it", last.Name)
 			}
-			if long.Status != curve.StatusInterrupted || long.SafeRate.Known() || !long.Ceiling.Rate.Known() || len(long.Points) == 0 {
-				t.Errorf("the class itself: %s, safe at %s, ceiling %s, %d points", long.Status, number(long.SafeRate), number(long.Ceiling.Rate), len(long.Points))
+			for what, s := range map[string]*curve.Study{
+				"the class": &out.Classes[1].Studies[0], "that before it": &out.Classes[0].Studies[0], "the mix": &out.Mixes[0].Study,
+			} {
+				if s.Status != curve.StatusInterrupted || s.SafeRate.Known() || !s.Ceiling.Rate.Known() {
+					t.Errorf("%s: %s, safe at %s, ceiling %s", what, s.Status, number(s.SafeRate), number(s.Ceiling.Rate))
+				}
 			}
-			if len(out.Mixes) != 0 {
-				t.Error("the mix was measured all the same")
+			if n := len(out.Classes[1].Studies[0].Points); n != 1 {
+				t.Errorf("the class has %d points, want what was measured of that which failed", n)
 			}
 		})
+	}
+}
+
+// TestCampaignTakesTurns: of the searches that are under way each puts a load,
+// one after the other, and finds what it finds by itself.
+func TestCampaignTakesTurns(t *testing.T) {
+	t.Parallel()
+	e := eightSlots(t)
+	c := campaign(t, e, knee.Quick)
+	c.Mix = true
+	together, err := c.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string][]string{}
+	for i := range e.loads {
+		of[e.loads[i].Traffic.Name] = append(of[e.loads[i].Traffic.Name], e.loads[i].Name)
+	}
+	var want, got []string
+	for turn := range len(e.loads) {
+		for _, name := range []string{"short", "long", "mix"} {
+			if turn < len(of[name]) {
+				want = append(want, of[name][turn])
+			}
+		}
+	}
+	for i := range e.loads {
+		got = append(got, e.loads[i].Name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("loads by turns (-want +got):\n%s", diff)
+	}
+	for i := range together.Classes {
+		c := campaign(t, eightSlots(t), knee.Quick)
+		c.Classes = c.Classes[i : i+1]
+		alone, err := c.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := alone.Classes[0].Studies[0].Knee.Rate, together.Classes[i].Studies[0].Knee.Rate; a != b {
+			t.Errorf("%s: knee %s alone, %s in turn", together.Classes[i].Name, number(a), number(b))
+		}
 	}
 }
 
@@ -272,9 +318,7 @@ func TestCampaignGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer journal.Close()
-		c := campaign(t, journal, knee.Quick)
-		c.Classes = c.Classes[:1]
-		return c.Run(t.Context())
+		return campaign(t, journal, knee.Quick).Run(t.Context())
 	}
 	atOnce := eightSlots(t)
 	want, err := run(filepath.Join(t.TempDir(), "whole"), atOnce)
@@ -316,11 +360,13 @@ func TestCampaignGoesOn(t *testing.T) {
 // withoutStarts is a curve as JSON without when its points began.
 func withoutStarts(t *testing.T, c *curve.Curve) []byte {
 	t.Helper()
-	s := &c.Classes[0].Studies[0]
-	s.Baseline.Start = 0
-	for _, points := range [][]curve.Point{s.Points, s.Ceiling.Steps} {
-		for i := range points {
-			points[i].Start = 0
+	for i := range c.Classes {
+		s := &c.Classes[i].Studies[0]
+		s.Baseline.Start = 0
+		for _, points := range [][]curve.Point{s.Points, s.Ceiling.Steps} {
+			for i := range points {
+				points[i].Start = 0
+			}
 		}
 	}
 	return whole(t, c)
