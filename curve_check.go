@@ -28,7 +28,7 @@ type checkFlags struct {
 }
 
 func addCurveCheck(app *kingpin.Application, _ *logFlags) (*kingpin.CmdClause, command) {
-	c := curveCommand(app).Command("check", "Does a curve hold for an engine? Exit status 0 yes, 1 no, 2 the file or the engine cannot be read.")
+	c := curveCommand(app).Command("check", "Does a curve hold for an engine? Exit status 0 yes, 1 no, or it has no class with a knee; 2 the file or the engine cannot be read.")
 	f := &checkFlags{}
 	c.Arg("file", "Curve file; - is standard input.").Required().StringVar(&f.path)
 	addEngineFlags(c, &f.engine)
@@ -56,6 +56,9 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	if !result.check.Valid {
 		return fmt.Errorf("%s does not hold for this engine: %s", f.path, result.invalid())
+	}
+	if report.Uncounted(c) != "" {
+		return fmt.Errorf("%s holds for this engine, but serve would count no load by it: no class has a knee or a safe rate", f.path)
 	}
 	return nil
 }

@@ -52,6 +52,21 @@ type vllm struct {
 // startVLLM starts a vLLM on an address without waiting for it.
 func startVLLM(t *testing.T, address string, flags ...string) *vllm {
 	t.Helper()
+	return launchVLLM(t, nil, address, flags...)
+}
+
+// startPacedVLLM starts one whose steps take as long as a GPU's, see testdata/vllm.
+func startPacedVLLM(t *testing.T, address string, flags ...string) *vllm {
+	t.Helper()
+	folder, err := filepath.Abs(filepath.Join("testdata", "vllm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return launchVLLM(t, []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}, address, append(flags, "--worker-cls", "paced_worker.PacedWorker")...)
+}
+
+func launchVLLM(t *testing.T, env []string, address string, flags ...string) *vllm {
+	t.Helper()
 	v := &vllm{url: "http://" + address, model: "tiny"}
 	if m := os.Getenv("E2E_VLLM_MODEL"); m != "" {
 		v.model = m
@@ -62,7 +77,7 @@ func startVLLM(t *testing.T, address string, flags ...string) *vllm {
 	}
 	serve := strings.Fields(os.Getenv("E2E_VLLM_SERVE"))
 	args := append(serve[1:], os.Getenv("E2E_VLLM_DIR"), v.model, port)
-	v.process = startProgram(t, nil, serve[0], append(args, flags...)...)
+	v.process = startProgram(t, env, serve[0], append(args, flags...)...)
 	return v
 }
 

@@ -218,6 +218,31 @@ func TestCoverageOfTheTraffic(t *testing.T) {
 	})
 }
 
+// One that is slowed until what it served well is too much for it is full, with a
+// queue: the factor still says by how much, though no open loop was measured there.
+func TestDriftOfAFullEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulated(t, func(_ *simulator.Config, c *sidecar.Config) {
+			for i := range c.Curve.Current().Curve.Classes {
+				study := &c.Curve.Current().Curve.Classes[i].Studies[0]
+				study.Soak, study.Points = nil, slices.DeleteFunc(study.Points, func(p curve.Point) bool {
+					return p.OfferedRate > 0.95*study.Knee.Rate
+				})
+			}
+		})
+		defer s.load(t, "31", 512, 256)()
+		run(s.Sidecar, 300, nil)
+		within(t, "correction factor before", s.Snapshot().Replicas[0].Curve.CorrectionFactor, 0.95, 1.05)
+		s.engine.Slow(1.4)
+		run(s.Sidecar, 900, nil)
+		r := s.Snapshot().Replicas[0]
+		if !(r.RequestsWaiting > 10) {
+			t.Fatalf("%v requests wait: the engine is not full", r.RequestsWaiting)
+		}
+		within(t, "correction factor", r.Curve.CorrectionFactor, 1.3, 1.5)
+	})
+}
+
 // An engine that is slowed by a fifth reads 1.2 within 10 minutes, and the
 // curve is stale half an hour later.
 func TestDriftOfASlowedEngine(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
 )
 
@@ -30,6 +31,15 @@ func TestExpect(t *testing.T) {
 		class("bare", 1),
 	}}
 	nan := math.NaN()
+	// A closed loop of 8 below the knee, and one of 64 that fills the engine.
+	loop := func(concurrency int, rate, running, ttft, itl float64) curve.Point {
+		p := point(rate, running, ttft, itl)
+		p.Purpose, p.Concurrency, p.OfferedRate, p.CompletedRate = curve.PurposeCeiling, concurrency, capacity.Unknown(), curve.Value(rate)
+		return p
+	}
+	looped := class("chat", 10, point(10, 30, 0.3, 0.020))
+	looped.Studies[0].Ceiling = &curve.Ceiling{Steps: []curve.Point{loop(8, 5, 10, 0.1, 0.010), loop(64, 14, 50, 1.2, 0.030)}}
+	full := &curve.Curve{Classes: []curve.Class{looped}}
 	load := func(chat, rag, bare float64) curve.Load {
 		return curve.Load{Estimate: chat/10 + rag/2 + bare, Classes: []curve.ClassLoad{
 			{Name: "chat", Rate: chat, Full: 10, Ratio: chat / 10}, {Name: "rag", Rate: rag, Full: 2, Ratio: rag / 2}, {Name: "bare", Rate: bare, Full: 1, Ratio: bare},
@@ -64,6 +74,20 @@ func TestExpect(t *testing.T) {
 		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"ITL", got.ITL, test.itl}, {"tokens/s", got.GenerationTokenRate, test.tokens}} {
 			if math.IsNaN(v.got) != math.IsNaN(v.want) || math.Abs(v.got-v.want) > 1e-6 {
 				t.Errorf("%s: %s = %v, want %v", test.name, v.what, v.got, v.want)
+			}
+		}
+	}
+	one := curve.Load{Estimate: 0.9, Classes: []curve.ClassLoad{{Name: "chat", Rate: 9, Full: 10, Ratio: 0.9}}}
+	for _, test := range []struct{ running, ratio, ttft, itl float64 }{
+		{10, 0.5, 0.1, 0.010},
+		{50, 1.4, nan, 0.030}, // what waited in the loop is no time to first token of this load
+		{52, 1.4, nan, 0.030},
+		{55, nan, nan, nan},
+	} {
+		got := full.Expect(one, test.running)
+		for what, v := range map[string][2]float64{"load ratio": {got.LoadRatio, test.ratio}, "TTFT": {got.TTFT, test.ttft}, "ITL": {got.ITL, test.itl}} {
+			if math.IsNaN(v[0]) != math.IsNaN(v[1]) || math.Abs(v[0]-v[1]) > 1e-6 {
+				t.Errorf("%v running, with a closed loop above the knee: %s = %v, want %v", test.running, what, v[0], v[1])
 			}
 		}
 	}
