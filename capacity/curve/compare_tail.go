@@ -122,7 +122,7 @@ func designEffect(p *Point, class string) float64 {
 func (l *openLoad) measure(t tail) Measure {
 	q := l.of[t.metric]
 	m := unknownMeasure()
-	m.Value = q.at(t.percentile)
+	m.Value = q.At(t.percentile)
 	if !m.Value.Known() {
 		return m
 	}
@@ -141,32 +141,13 @@ func (l *openLoad) measure(t tail) Measure {
 	return m
 }
 
-// at is the percentile where it is one of those that are kept.
-func (q *Quantiles) at(percentile float64) Value {
-	switch percentile {
-	case 10:
-		return q.P10
-	case 50:
-		return q.P50
-	case 90:
-		return q.P90
-	case 95:
-		return q.P95
-	case 99:
-		return q.P99
-	case 99.9:
-		return q.P999
-	}
-	return capacity.Unknown()
-}
-
 // between is the quantile at a share of the samples, between the kept ones
 // beside it: linear in -log(1-share), as an exponential tail is. Below the
 // lowest it is 0, above the highest the maximum.
 func (q *Quantiles) between(share float64) Value {
 	x0, y0 := 0.0, 0.0
 	for _, p := range []float64{10, 50, 90, 95, 99, 99.9} {
-		y := float64(q.at(p))
+		y := float64(q.At(p))
 		if math.IsNaN(y) {
 			continue
 		}
@@ -225,7 +206,7 @@ func tailAt(loads []openLoad, t tail, rate float64) (at located, why string) {
 	for i := range loads {
 		l := &loads[i]
 		q := l.of[t.metric]
-		if !(q.at(t.percentile) > 0) {
+		if !(q.At(t.percentile) > 0) {
 			continue
 		}
 		if k := len(steps) - 1; k < 0 || l.rate > steps[k].rate*(1+sameRate) {
@@ -338,7 +319,7 @@ func (g *gate) lowestCommon(s subject, class string) float64 {
 	lowest, highest := 0.0, math.Inf(1)
 	for _, study := range s.studies(slices.Concat(g.base, g.next)) {
 		loads := slices.DeleteFunc(openLoads(study, class), func(l openLoad) bool {
-			return !slices.ContainsFunc(tailsCompared, func(t tail) bool { q := l.of[t.metric]; return q.at(t.percentile) > 0 })
+			return !slices.ContainsFunc(tailsCompared, func(t tail) bool { q := l.of[t.metric]; return q.At(t.percentile) > 0 })
 		})
 		if len(loads) == 0 {
 			return 0

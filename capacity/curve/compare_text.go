@@ -235,17 +235,22 @@ func (c *Comparison) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintln(&b, r.Line())
 	}
+	c.writeNotes(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeNotes says what the rows do not.
+func (c *Comparison) writeNotes(b *strings.Builder) {
 	if text := c.hidden(); text != "" {
-		fmt.Fprintf(&b, "\n%s\n", text)
+		fmt.Fprintf(b, "\n%s\n", text)
 	}
 	for i, note := range c.Notes {
 		if i == 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "- %s\n", note)
+		fmt.Fprintf(b, "- %s\n", note)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // WriteMarkdown writes the comparison for a pull request.
@@ -269,15 +274,7 @@ func (c *Comparison) WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
-	if text := c.hidden(); text != "" {
-		fmt.Fprintf(&b, "\n%s\n", text)
-	}
-	for i, note := range c.Notes {
-		if i == 0 {
-			b.WriteByte('\n')
-		}
-		fmt.Fprintf(&b, "- %s\n", note)
-	}
+	c.writeNotes(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -399,6 +399,25 @@ type Quantiles struct {
 	Max  Value   `json:"max"`
 }
 
+// At is the percentile where it is one of those that are kept, else unknown.
+func (q *Quantiles) At(percentile float64) Value {
+	switch percentile {
+	case 10:
+		return q.P10
+	case 50:
+		return q.P50
+	case 90:
+		return q.P90
+	case 95:
+		return q.P95
+	case 99:
+		return q.P99
+	case 99.9:
+		return q.P999
+	}
+	return capacity.Unknown()
+}
+
 // GateKind is what the failure of a gate means.
 type GateKind string
 

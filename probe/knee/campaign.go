@@ -245,19 +245,7 @@ func tail(s capacity.SLO, ttft, itl, tpot, e2e curve.Quantiles) curve.Value {
 	if !ok {
 		return capacity.Unknown()
 	}
-	switch s.Percentile {
-	case 50:
-		return q.P50
-	case 90:
-		return q.P90
-	case 95:
-		return q.P95
-	case 99:
-		return q.P99
-	case 99.9:
-		return q.P999
-	}
-	return capacity.Unknown()
+	return q.At(s.Percentile)
 }
 
 // aaShare of the safe rate is the load that is put on twice.

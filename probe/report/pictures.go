@@ -160,24 +160,6 @@ func nextKept(percentile float64) float64 {
 	return kept[len(kept)-1]
 }
 
-func quantile(q *curve.Quantiles, percentile float64) curve.Value {
-	switch percentile {
-	case 10:
-		return q.P10
-	case 50:
-		return q.P50
-	case 90:
-		return q.P90
-	case 95:
-		return q.P95
-	case 99:
-		return q.P99
-	case 99.9:
-		return q.P999
-	}
-	return capacity.Unknown()
-}
-
 // latency is a metric's quantiles at a point, of a class where one is named;
 // nil when the curve does not keep them.
 func latency(p *curve.Point, class, metric string) *curve.Quantiles {
@@ -211,7 +193,7 @@ func tail(p *curve.Point, b bounded) curve.Value {
 	if q == nil {
 		return capacity.Unknown()
 	}
-	return quantile(q, nextKept(b.Percentile))
+	return q.At(nextKept(b.Percentile))
 }
 
 // tailName is what tail returns.

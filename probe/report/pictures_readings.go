@@ -169,7 +169,7 @@ func ladderPicture(s subject, class, metric string) picture {
 	for _, p := range points {
 		if q := latency(p, class, metric); q != nil {
 			for _, percentile := range kept {
-				if v := float64(quantile(q, percentile)); v > 0 && !notFinite(v) {
+				if v := float64(q.At(percentile)); v > 0 && !notFinite(v) {
 					least, most = min(least, v), max(most, v)
 				}
 			}
@@ -217,7 +217,7 @@ func ladderPicture(s subject, class, metric string) picture {
 		}
 		var line []plot.Point
 		for _, percentile := range kept {
-			v := quantile(q, percentile)
+			v := q.At(percentile)
 			place := plot.Pt(x.At(float64(v)), y.At(up(percentile)))
 			line = append(line, place)
 			d.Mark(place, plot.Disc, colour(i), fmt.Sprintf("%s, %s: %s", pointName(s.Study, p), percentileName(percentile), seconds(v)))
