@@ -12,12 +12,8 @@ import (
 	"time"
 )
 
-var (
-	// vllmHeadroom asks for the live load ratio on a real vLLM, which takes most of an hour.
-	vllmHeadroom = flag.Bool("vllm.headroom", false, "see how far the live load ratio is off on a real vLLM, for about 40 minutes of a quiet machine")
-	// vllmPaced is for a machine whose speed changes.
-	vllmPaced = flag.Bool("vllm.paced", false, "with -vllm.headroom: let a step of vLLM take as long as on a GPU, so that a machine need not be quiet")
-)
+// vllmHeadroom asks for the live load ratio on a real vLLM, which takes most of an hour.
+var vllmHeadroom = flag.Bool("vllm.headroom", false, "see how far the live load ratio is off on a real vLLM, for about 40 minutes of a quiet machine")
 
 const (
 	// vllmMixLoad is how long a mix is held at its knee: the window that a mix is seen in, and a minute.
@@ -42,12 +38,7 @@ func TestHeadroomOnVLLM(t *testing.T) {
 		t.Skip("no real vLLM to test against: set E2E_VLLM_DIR and E2E_VLLM_SERVE, see CONTRIBUTING.md")
 	}
 	address := freeAddress(t)
-	launch, slots := startVLLM, "8"
-	if *vllmPaced {
-		launch, slots = startPacedVLLM, "16"
-	}
-	v := launch(t, address, "--max-num-seqs", slots, "--no-enable-prefix-caching")
-	v.waitReady(t)
+	v, _ := startSearchedVLLM(t, address, 8)
 	for i, mix := range vllmMixes {
 		name := fmt.Sprintf("mix %d", i+1)
 		load := []string{"--slo=ttft:p99:1s"}

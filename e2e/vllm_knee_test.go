@@ -83,11 +83,6 @@ func TestKneeOnVLLM(t *testing.T) {
 		t.Skip("no real vLLM to test against: set E2E_VLLM_DIR and E2E_VLLM_SERVE, see CONTRIBUTING.md")
 	}
 	address := freeAddress(t)
-	serve := func(slots string) *vllm {
-		v := startVLLM(t, address, "--max-num-seqs", slots, "--no-enable-prefix-caching")
-		v.waitReady(t)
-		return v
-	}
 	// search runs a quick search of all classes and returns its curve file.
 	search := func(name, seed string) string {
 		s := newKneeSearch(t, "http://"+address, append([]string{"--slo=ttft:p99:1s", "--seed=" + seed}, vllmKneeClasses...)...)
@@ -109,7 +104,7 @@ func TestKneeOnVLLM(t *testing.T) {
 		return said
 	}
 
-	v := serve("8")
+	v, whole := startSearchedVLLM(t, address, 8)
 	first := search("the first search", "1")
 	second := search("the second search", "2")
 	was, is := kneesOf(t, first), kneesOf(t, second)
@@ -125,12 +120,12 @@ func TestKneeOnVLLM(t *testing.T) {
 	command(0, "check", first, "--engine.url=http://"+address)
 
 	v.kill()
-	v = serve("4")
+	v, half := startSearchedVLLM(t, address, 4)
 	third := search("half the slots", "3")
-	if said := command(1, "compare", first, third); !strings.Contains(said, "max_num_seqs 8 -> 4") || !strings.Contains(said, "class ") {
+	if said := command(1, "compare", first, third); !strings.Contains(said, "max_num_seqs "+whole+" -> "+half) || !strings.Contains(said, "class ") {
 		t.Error("the comparison does not name the class and max_num_seqs")
 	}
-	if said := command(1, "check", first, "--engine.url=http://"+address); !strings.Contains(said, "max_num_seqs was 8, is 4") {
+	if said := command(1, "check", first, "--engine.url=http://"+address); !strings.Contains(said, "max_num_seqs was "+whole+", is "+half) {
 		t.Error("the check does not name max_num_seqs")
 	}
 	v.kill()

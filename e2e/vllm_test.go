@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,20 +50,34 @@ type vllm struct {
 	url, model string
 }
 
+// vllmPaced is for a machine whose speed changes.
+var vllmPaced = flag.Bool("vllm.paced", false, "with -vllm.knee and -vllm.headroom: let a step of vLLM take as long as on a GPU, so that the machine need not be quiet")
+
+// startSearchedVLLM starts a vLLM whose knees are searched, with at most so many
+// slots, twice as many where its steps are paced (see testdata/vllm), and waits
+// until it is ready. It returns how many it has.
+func startSearchedVLLM(t *testing.T, address string, slots int) (v *vllm, max string) {
+	t.Helper()
+	var env, flags []string
+	if *vllmPaced {
+		folder, err := filepath.Abs(filepath.Join("testdata", "vllm"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env = []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}
+		flags = []string{"--worker-cls", "paced_worker.PacedWorker"}
+		slots *= 2
+	}
+	max = strconv.Itoa(slots)
+	v = launchVLLM(t, env, address, append(flags, "--max-num-seqs", max, "--no-enable-prefix-caching")...)
+	v.waitReady(t)
+	return v, max
+}
+
 // startVLLM starts a vLLM on an address without waiting for it.
 func startVLLM(t *testing.T, address string, flags ...string) *vllm {
 	t.Helper()
 	return launchVLLM(t, nil, address, flags...)
-}
-
-// startPacedVLLM starts one whose steps take as long as a GPU's, see testdata/vllm.
-func startPacedVLLM(t *testing.T, address string, flags ...string) *vllm {
-	t.Helper()
-	folder, err := filepath.Abs(filepath.Join("testdata", "vllm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return launchVLLM(t, []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}, address, append(flags, "--worker-cls", "paced_worker.PacedWorker")...)
 }
 
 func launchVLLM(t *testing.T, env []string, address string, flags ...string) *vllm {
