@@ -98,8 +98,11 @@ type checked struct {
 
 func (r *checked) writeText(w io.Writer) error {
 	verdict := "holds"
-	if !r.check.Valid {
+	switch {
+	case !r.check.Valid:
 		verdict = "does not hold"
+	case report.Uncounted(r.curve) != "":
+		verdict = "counts no load, though it holds,"
 	}
 	rows := r.rows()
 	fmt.Fprintf(w, "%s %s for %s%s\n", r.path, verdict, r.url, r.extent(rows))

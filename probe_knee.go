@@ -312,6 +312,9 @@ func (f *probeFlags) journal(c *connection, load *load, identity curve.Identity,
 	if err != nil {
 		return nil, err
 	}
+	if n := journal.Stored(); n > 0 {
+		say(fmt.Sprintf("going on after %d loads: what was seen of them is said again, and not measured again", n))
+	}
 	if earlier := slices.DeleteFunc(journal.Engines(), func(url string) bool { return url == c.base }); len(earlier) > 0 {
 		say(fmt.Sprintf("what is kept was measured at %s, and the rest will be at %s: the curve will be of both engines", strings.Join(earlier, " and "), c.base))
 	}

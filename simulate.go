@@ -47,7 +47,7 @@ func addSimulatorFlags(c *kingpin.CmdClause, defaultLoad string) *simulatorFlags
 	count(c.Flag("block-size", "Tokens of a KV cache block; the preset's when 0.").Default("0"), &f.override.BlockSize)
 	c.Flag("enable-prefix-caching", "Reuse the KV cache of equal prompt beginnings.").Default("true").BoolVar(&f.prefix)
 	c.Flag("enable-mfu-metrics", "Let the engine's own estimates of FLOPs and bytes move.").BoolVar(&f.override.EnableMFUMetrics)
-	c.Flag("speed", "Simulated seconds per second.").Default("1").Float64Var(&f.override.Speed)
+	c.Flag("speed", "Simulated seconds per second. The engine's own histograms count simulated ones and its clients real ones: leave 1 for a probe, and for a curve.").Default("1").Float64Var(&f.override.Speed)
 	c.Flag("seed", "Seed of everything random.").Default("1").Uint64Var(&f.override.Seed)
 	c.Flag("load", "Load that the engine puts on itself: "+simulator.LoadSyntax+".").Default(defaultLoad).StringVar(&f.load)
 	c.Flag("load.prompt-tokens", "Mean prompt length of that load, in tokens.").Default("512").Float64Var(&f.prompt)

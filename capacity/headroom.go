@@ -82,6 +82,14 @@ func UnknownLeft() Left {
 	return Left{n, n, n, n, n}
 }
 
+// AtMost is what is left per second, bounded; what is unknown stays so.
+func (l Left) AtMost(rate float64) Left {
+	l.RequestsPerSecond = math.Min(l.RequestsPerSecond, rate)
+	l.PromptTokensPerSecond = math.Min(l.PromptTokensPerSecond, rate)
+	l.GenerationTokensPerSecond = math.Min(l.GenerationTokensPerSecond, rate)
+	return l
+}
+
 // ScaleRate returns how much a rate can grow when the replica is at
 // loadRatio and load grows in proportion: rate * (1/loadRatio - 1). Without
 // traffic or load there is no mix to scale, and the answer is NaN.

@@ -41,7 +41,7 @@ func TestHeadroomOnVLLM(t *testing.T) {
 	v, _ := startSearchedVLLM(t, address, 8)
 	for i, mix := range vllmMixes {
 		name := fmt.Sprintf("mix %d", i+1)
-		load := []string{"--slo=ttft:p99:1s"}
+		load := []string{"--slo=ttft:p90:1s"}
 		for _, class := range slices.Sorted(maps.Keys(mix)) {
 			load = append(load, fmt.Sprintf("--class=%s:%s,weight=%d", class, vllmClasses[class], mix[class]))
 		}

@@ -54,7 +54,7 @@ type vllm struct {
 var vllmPaced = flag.Bool("vllm.paced", false, "with -vllm.knee and -vllm.headroom: let a step of vLLM take as long as on a GPU, so that the machine need not be quiet")
 
 // startSearchedVLLM starts a vLLM whose knees are searched, with at most so many
-// slots, twice as many where its steps are paced (see testdata/vllm), and waits
+// slots, three times as many where its steps are paced (see testdata/vllm), and waits
 // until it is ready. It returns how many it has.
 func startSearchedVLLM(t *testing.T, address string, slots int) (v *vllm, max string) {
 	t.Helper()
@@ -66,7 +66,7 @@ func startSearchedVLLM(t *testing.T, address string, slots int) (v *vllm, max st
 		}
 		env = []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}
 		flags = []string{"--worker-cls", "paced_worker.PacedWorker"}
-		slots *= 2
+		slots *= 3
 	}
 	max = strconv.Itoa(slots)
 	v = launchVLLM(t, env, address, append(flags, "--max-num-seqs", max, "--no-enable-prefix-caching")...)

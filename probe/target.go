@@ -138,8 +138,8 @@ func (t *Target) prepare(l *knee.Load, m knee.Monitor) (*following, Point, error
 	p := Point{
 		Name: l.Name, Fill: c.Facts.Fill, Concurrency: l.Concurrency,
 		Warmup: l.Warmup, Duration: l.Duration() - l.Warmup, Drain: c.Drain,
-		MaxInflight: c.MaxInflight, MaxRate: c.MaxRate,
-		SLO: l.Traffic.SLO, ClassSLO: map[string][]workload.SLO{},
+		MaxInflight: c.MaxInflight,
+		SLO:         l.Traffic.SLO, ClassSLO: map[string][]workload.SLO{},
 	}
 	f := &following{target: t, load: l, monitor: m, class: map[string]int{}}
 	switch {
@@ -148,7 +148,12 @@ func (t *Target) prepare(l *knee.Load, m knee.Monitor) (*following, Point, error
 	case c.MaxInflight > 0 && l.Concurrency > c.MaxInflight:
 		return nil, p, fmt.Errorf("%d requests in flight are more than the %d allowed", l.Concurrency, c.MaxInflight)
 	}
-	if l.Concurrency == 0 && len(l.Steps) == 1 {
+	switch {
+	case l.Concurrency > 0:
+		p.MaxRate = c.MaxRate
+	case len(l.Steps) == 1:
+		// A search does not ask for more than MaxRate, and what holds back arrivals
+		// that happen to come together would be a queue that is not the engine's.
 		p.Rate = l.Steps[0].Rate
 	}
 	for i := range l.Traffic.Classes {

@@ -217,7 +217,7 @@ func (f *following) sample(v *view) knee.Sample {
 		f.advance()
 	}
 	s.Due = f.due + primesDue(f.load.Prime, at)
-	if c := &f.target.config; c.MaxInflight > 0 || c.MaxRate > 0 {
+	if f.target.config.MaxInflight > 0 {
 		s.Unsent = max(s.Due-sent, 0)
 	}
 	return s

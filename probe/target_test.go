@@ -318,6 +318,36 @@ func TestTargetCapped(t *testing.T) {
 	})
 }
 
+// TestTargetMaxRate: the bound of the rate holds back a closed loop. An open one is
+// within it on the average, and arrivals that come together are no queue of ours.
+func TestTargetMaxRate(t *testing.T) {
+	for _, concurrency := range []int{0, 4} {
+		virtual(t, ClientConfig{}, fixed(10*time.Millisecond, 0), func(t *testing.T, ctx context.Context, r *rig) {
+			facts := &Facts{Vocabulary: workload.SafeVocabulary(0), Dialect: r.client.config.Dialect}
+			target := NewTarget(TargetConfig{Runner: r.runner(), Facts: facts, MaxRate: 4, Drain: 10 * time.Second})
+			load := &knee.Load{
+				Name: "p1", Traffic: chatTraffic(t, "ttft:p99:100ms"), Concurrency: concurrency,
+				Steps: []knee.Step{{Rate: 4, Duration: time.Minute}}, Seed: 1,
+			}
+			if concurrency > 0 {
+				load.Steps[0].Rate = 0
+			}
+			o, err := target.Run(ctx, load, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			late := 0
+			for _, q := range o.Requests {
+				late += int(q.Over[0])
+			}
+			n := len(o.Requests)
+			if late > 0 || n < 200 || n > 280 || (o.Point.Client.Capped > 0) != (concurrency > 0) {
+				t.Errorf("%d in flight: %d requests, %d late, %d held back", concurrency, n, late, o.Point.Client.Capped)
+			}
+		})
+	}
+}
+
 // TestClosedLoopLateness: a client that is some milliseconds late spoils an
 // open loop, and a closed loop only by its share of a request's time.
 func TestClosedLoopLateness(t *testing.T) {

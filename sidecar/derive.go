@@ -190,6 +190,9 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 	rep.HeadroomRatio = 1 - rep.LoadRatio
 	rep.Zone = rep.zone()
 	rep.Left = rep.left(idle)
+	if rep.LoadRatio > 1 {
+		rep.Left = rep.Left.AtMost(0)
+	}
 	rep.Left.SequenceSlots = capacity.SequenceSlotsLeft(rep.SequenceSlots.Used, rep.SequenceSlots.Total)
 	rep.Left.TokenSlots = capacity.TokenSlotsLeft(rep.TokenSlots.Used, rep.TokenSlots.Total)
 	return rep

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
@@ -57,8 +59,10 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 		out.ColdStart = cold
 	}
 	var searches []func(Engine) error
+	var names []string
 	if !c.MixOnly {
 		for i := range c.Classes {
+			names = append(names, c.Classes[i].Name)
 			searches = append(searches, func(e Engine) error { return c.alone(ctx, e, i, out) })
 		}
 	}
@@ -66,6 +70,7 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 	add := func(what string, t Traffic) {
 		mix := &curve.Mix{Name: t.Name}
 		mixes = append(mixes, mix)
+		names = append(names, "the "+t.Name)
 		searches = append(searches, func(e Engine) error {
 			if err := c.mix(ctx, e, t, mix); err != nil {
 				return fmt.Errorf("%s: %w", what, err)
@@ -80,6 +85,11 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 		add("trace", Traffic{
 			Name: "trace", Classes: c.Replay.Classes, Arrivals: curve.Arrivals{Process: "trace", Trace: c.ReplayName}, Replay: c.Replay,
 		})
+	}
+	if c.Report != nil && len(searches) > 1 {
+		most := time.Duration(plans[c.Mode].seconds) * time.Second
+		c.Report(fmt.Sprintf("%s and %s take turns, a load each; at most %s of load for each and its arrivals",
+			strings.Join(names[:len(names)-1], ", "), names[len(names)-1], most))
 	}
 	err := inTurn(c.Engine, searches)
 	for _, mix := range mixes {

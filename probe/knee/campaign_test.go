@@ -307,6 +307,33 @@ func TestCampaignTakesTurns(t *testing.T) {
 	}
 }
 
+// TestCampaignVoid: of a class whose loads are void no curve is made, and the
+// others are searched to their end all the same, so that only it is left.
+func TestCampaignVoid(t *testing.T) {
+	t.Parallel()
+	e := eightSlots(t)
+	e.edit = func(l *knee.Load, o *knee.Observation) error {
+		if l.Traffic.Name == "short" && l.Purpose == curve.PurposeProbe {
+			void(o)
+		}
+		return nil
+	}
+	c := campaign(t, e, knee.Quick)
+	c.Mix = true
+	out, err := c.Run(t.Context())
+	if !errors.Is(err, knee.ErrInvalid) || !strings.Contains(err.Error(), "class short") || strings.Contains(err.Error(), "long") {
+		t.Errorf("error %v", err)
+	}
+	if short := &out.Classes[0].Studies[0]; short.Status != curve.StatusInterrupted {
+		t.Errorf("the class: %s", short.Status)
+	}
+	for name, s := range map[string]*curve.Study{"the other class": &out.Classes[1].Studies[0], "the mix": &out.Mixes[0].Study} {
+		if s.Status != curve.StatusEstimate || !s.SafeRate.Known() {
+			t.Errorf("%s: %s (%s)", name, s.Status, s.Reason)
+		}
+	}
+}
+
 // TestCampaignGoesOn: a campaign that is cut off and begun again with its
 // journal puts no load twice and ends with the curve of one that was not.
 func TestCampaignGoesOn(t *testing.T) {

@@ -136,7 +136,8 @@ func (s *search) findCeiling(ctx context.Context) error {
 		waits := float64(o.Point.Engine.WaitingMean) > 0.5
 		gain := (rate - previous) / previous
 		previous = rate
-		if waits || gain < ceilingGain || concurrency*2 > ceilingMost ||
+		capped := s.MaxRate > 0 && rate > (1-ceilingGain)*s.MaxRate
+		if waits || capped || gain < ceilingGain || concurrency*2 > ceilingMost ||
 			s.Limits.MaxNumSeqs > 0 && concurrency >= s.Limits.MaxNumSeqs*2 {
 			break
 		}

@@ -542,6 +542,20 @@ func (s *search) settleStatus(k *curve.Knee) {
 	}
 }
 
+// noteExtrapolated says why a knee is not where a reader of the points looks for it.
+func (s *search) noteExtrapolated() {
+	k := s.study.Knee
+	if k == nil || !k.Rate.Known() {
+		return
+	}
+	switch passed, failed := s.bracket(); {
+	case math.IsInf(failed, 1):
+		s.note("no load missed a bound: the knee is where the queue that they show would, with arrivals as they usually come")
+	case passed > float64(k.Rate):
+		s.note("%.3g requests/s passed, by arrivals that came more evenly than they usually do: the knee is where those would miss a bound", passed)
+	}
+}
+
 // safe is the rate to soak: a margin below the knee and within its interval.
 func (s *search) safe() float64 {
 	k := s.study.Knee

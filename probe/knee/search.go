@@ -92,7 +92,18 @@ func Search(ctx context.Context, c Config) (*curve.Study, error) {
 		s.study.SafeRate = capacity.Unknown()
 	}
 	s.finish()
+	if err == nil {
+		s.report("%s", s.outcome())
+	}
 	return s.study, err
+}
+
+// outcome of a search that came to its end, in a line.
+func (s *search) outcome() string {
+	if k := s.study.Knee; k != nil && k.Rate.Known() {
+		return fmt.Sprintf("done: the knee is %.3g requests/s (%.3g to %.3g)", float64(k.Rate), float64(k.Low), float64(k.High))
+	}
+	return "done: " + s.study.Reason
 }
 
 func newSearch(c Config) (*search, error) {
@@ -292,6 +303,7 @@ func (s *search) spend(l *Load, o *Observation) {
 
 // finish fills in what follows from the points.
 func (s *search) finish() {
+	s.noteExtrapolated()
 	if len(s.notes) > 0 {
 		s.study.Reason = strings.Join(append(slices.DeleteFunc([]string{s.study.Reason}, func(r string) bool { return r == "" }), s.notes...), "; ")
 	}

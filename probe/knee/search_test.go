@@ -171,6 +171,9 @@ func TestSearchStatuses(t *testing.T) {
 					t.Errorf("burst %+v", s.Burst)
 				}
 			}
+			if closed := slices.IndexFunc(e.loads, func(l knee.Load) bool { return l.Purpose == curve.PurposeProbe }); test.maxRate > 0 && closed != 3 {
+				t.Errorf("%d loads ahead of the first probe, want a warm-up, a closed loop and one that reaches the bound", closed)
+			}
 			for _, l := range e.loads {
 				for _, step := range l.Steps {
 					if test.maxRate > 0 && step.Rate > test.maxRate {

@@ -14,28 +14,35 @@ var errTurnsOver = errors.New("another search failed")
 // and waits until the others have put theirs. The engine's heat and what else
 // runs on its host drift while knees are searched; so they drift under all of
 // them alike, and what is compared and added up was measured in the same hour.
-// Only one search runs at a time. After the first error, which is returned, none goes on.
-func inTurn(e Engine, searches []func(Engine) error) (err error) {
+// Only one search runs at a time. One whose loads were void is over, and the others
+// go on: what they measure is kept for when it is begun again. After any other
+// error none goes on. All errors are returned.
+func inTurn(e Engine, searches []func(Engine) error) error {
+	var errs []error
+	over := false
 	var under []func() (struct{}, bool)
 	for _, search := range searches {
 		next, stop := iter.Pull(func(wait func(struct{}) bool) {
-			if end := search(&turn{e, wait}); err == nil {
-				err = end
+			err := search(&turn{e, wait})
+			if errors.Is(err, errTurnsOver) {
+				return
 			}
+			errs = append(errs, err)
+			over = over || err != nil && !errors.Is(err, ErrInvalid)
 		})
 		defer stop()
 		under = append(under, next)
 	}
-	for len(under) > 0 && err == nil {
+	for len(under) > 0 && !over {
 		under = slices.DeleteFunc(under, func(next func() (struct{}, bool)) bool {
-			if err != nil {
+			if over {
 				return false
 			}
 			_, more := next()
 			return !more
 		})
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // turn is the engine as one search of several has it: a load waits for the search's turn.
