@@ -247,6 +247,27 @@ func TestOverload(t *testing.T) {
 	})
 }
 
+// A queue that the overload left behind and that is served off, by a request per
+// second: while it waits too long nothing is left, though the rates leave that one.
+func TestNothingIsLeftWhileTheQueueIsTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{ranks: []fakeRank{{running: 8, kvUsage: 0.3, waiting: 200}}}
+		s := newSidecar(t, f, nil)
+		run(s, 70, func(int) {
+			f.ranks[0].second(3, 100, 50, 50)
+			f.ranks[0].waiting--
+		})
+		r := s.Snapshot().Replicas[0]
+		near(t, "offered", r.Rates.OfferedRequests, 2)
+		if !(r.LoadRatio > 1) || r.Binding != capacity.Queue {
+			t.Errorf("load ratio %v, binding %v", r.LoadRatio, r.Binding)
+		}
+		near(t, "requests left", r.Left.RequestsPerSecond, 0)
+		near(t, "prompt tokens left", r.Left.PromptTokensPerSecond, 0)
+		near(t, "generation tokens left", r.Left.GenerationTokensPerSecond, 0)
+	})
+}
+
 // An engine that admits nothing: what waits has waited since the queue formed.
 func TestBacklogOfAStalledEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
