@@ -118,8 +118,11 @@ func (s *Sidecar) attribute(r *rank, rep *Replica, held heldCurve) capacity.Attr
 		m := s.steps.of(rep.Curve.Curve, held.ranks)
 		signs.ClockRatio = over(func(r *reading) float64 { return r.gpu.smClock }) / m.smClock
 		if m.model != nil {
-			rates := rep.Rates
-			load := capacity.NewStepLoad(rep.Latencies.InterTokenLatency, rates.ComputedPromptTokens, rates.GenerationTokens,
+			rates, perStep := rep.Rates, rep.TokensPerStep
+			if math.IsNaN(perStep) {
+				perStep = 1
+			}
+			load := capacity.NewStepLoad(rep.Latencies.Step, rates.ComputedPromptTokens, rates.GenerationTokens/perStep,
 				rates.PromptTokens/rates.ServedRequests, rates.GenerationTokens/rates.ServedRequests)
 			signs.Shares = m.model.Shares(load)
 			if m.model.Within(load) == nil {

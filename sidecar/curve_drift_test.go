@@ -102,6 +102,48 @@ func TestStaleByDrift(t *testing.T) {
 	}
 }
 
+// With speculative decoding an engine counts its gaps by steps, or by tokens: of
+// both the drift is that of the steps, whatever of the drafts is accepted now.
+func TestDriftWithSpeculativeDecoding(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		gaps     float64 // of a step
+		accepted float64 // of two drafted tokens
+		slower   float64
+	}{
+		{"by steps", 1, 2, 1},
+		{"by tokens", 3, 2, 1},
+		{"by steps, slower", 1, 2, 1.4},
+		{"by tokens, slower", 3, 2, 1.4},
+		{"by steps, half accepted", 1, 1, 1},
+		{"by tokens, half accepted", 2, 1, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := pointedCurve()
+				c.Classes[0].SpeculativeTokensPerStep = 3
+				for i := range c.Classes[0].Studies[0].Points {
+					p := &c.Classes[0].Studies[0].Points[i]
+					p.Engine.SpeculativeTokensPerStep, p.ITL.Mean = 3, 0.02/3
+				}
+				f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
+				s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
+				for range 10 * 60 {
+					r := &f.ranks[0]
+					r.second(2, 100, 50, 50)
+					// Of 98 tokens after the first ones each step brings so many, 20 ms apart.
+					steps := 98 / (1 + test.accepted)
+					r.drafts, r.accepted = r.drafts+steps, r.accepted+steps*test.accepted
+					r.interTokenCount += steps*test.gaps - 98
+					r.interTokenSum += steps*test.slower/50 - 98.0/50
+					run(s, 1, nil)
+				}
+				near(t, "correction factor", s.Snapshot().Replicas[0].Curve.CorrectionFactor, test.slower)
+			})
+		})
+	}
+}
+
 // An engine that has just started compiles, and its caches are cold: for 10
 // minutes nothing is compared.
 func TestDriftAfterARestart(t *testing.T) {

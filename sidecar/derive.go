@@ -134,6 +134,7 @@ func (s *Sidecar) derive(r *rank, er *engine.Rank, memory memoryBandwidth, held 
 		PrefillTime:       meanOf(recent, func(r *reading) total { return r.prefillTime }),
 	}
 	rep.TokensPerStep = tokensPerStep(stock)
+	rep.Latencies.Step = stepLatency(recent, rep.TokensPerStep)
 	rep.BacklogSeconds = backlogSeconds(stock, rateWindow)
 
 	usage := mean(stock, func(r *reading) float64 { return r.kvUsage })
@@ -453,7 +454,7 @@ func unknownReplica(modelName, engineRank string, state engine.State) Replica {
 		SequenceSlots: unknown, TokenSlots: unknown, BatchedTokens: engine.Limit{Value: n},
 		RequestsRunning: n, RequestsWaiting: n,
 		Rates:          Rates{n, n, n, n, n, n, n},
-		Latencies:      Latencies{n, n, n, n},
+		Latencies:      Latencies{n, n, n, n, n},
 		TokensPerStep:  n,
 		BacklogSeconds: n,
 		Curve:          unknownCurve(ReasonNoCurve),

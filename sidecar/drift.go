@@ -58,7 +58,7 @@ func (d *drift) observe(now time.Time, c *curve.Curve, l curve.Load, w work) {
 		e.GenerationTokenRate *= w.drafting // A step takes as long, whatever of its draft is accepted.
 	}
 	d.point = capacity.DriftPoint{LoadRatio: e.LoadRatio, PrefillShare: prefillShare(l)}
-	d.ttftRatio, d.itlRatio = w.latencies.TimeToFirstToken/e.TTFT, w.latencies.InterTokenLatency/e.ITL
+	d.ttftRatio, d.itlRatio = w.latencies.TimeToFirstToken/e.TTFT, w.latencies.Step/e.Step
 	d.generationRatio = math.NaN()
 	if w.kvUsage >= capacity.GenerationRateKVUsage {
 		d.generationRatio = w.generation / e.GenerationTokenRate

@@ -78,6 +78,9 @@ type Rates struct {
 // Latencies are count-weighted means in seconds over the rate window.
 type Latencies struct {
 	TimeToFirstToken, InterTokenLatency, QueueTime, PrefillTime float64
+	// Step is between the steps of a sequence, each of which brings a token, or
+	// with speculative decoding several.
+	Step float64
 }
 
 // BandwidthSaturation is memory bandwidth in use / achievable bandwidth.

@@ -128,6 +128,9 @@ func TestEveryInputUnknown(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := pointedCurve()
 			c.Classes[0].SpeculativeTokensPerStep = 3
+			for i := range c.Classes[0].Studies[0].Points {
+				c.Classes[0].Studies[0].Points[i].Engine.SpeculativeTokensPerStep = 3
+			}
 			f := &fakeEngine{ranks: []fakeRank{{running: 4, kvUsage: 0.36}}}
 			s := newSidecar(t, f, withCurve(c, func() (curve.Identity, error) { return c.Identity, nil }))
 			work := func(int) {

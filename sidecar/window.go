@@ -255,6 +255,23 @@ func tokensPerStep(rs []reading) float64 {
 	return lengths / n
 }
 
+// stepLatency is the mean time between the steps of a sequence over the readings:
+// that between tokens, but with speculative decoding. There some engines count a
+// gap for each step, as vLLM does, and others one for each token, as SGLang does.
+// The time of all gaps / the tokens that follow a first one is the time of a token
+// with either, and a step brings tokensPerStep of them.
+func stepLatency(rs []reading, tokensPerStep float64) float64 {
+	if math.IsNaN(tokensPerStep) {
+		return meanOf(rs, func(r *reading) total { return r.interToken })
+	}
+	seconds, _ := increase(rs, func(r *reading) float64 { return r.interToken.sum })
+	tokens, _ := increase(rs, func(r *reading) float64 { return r.generationTokens - r.firstToken.count })
+	if !(tokens > 0) {
+		return math.NaN()
+	}
+	return tokensPerStep * seconds / tokens
+}
+
 // offeredRequests returns the rate at which requests arrive, whether or not
 // they are served: first tokens, which count a request that is cancelled
 // later, plus the growth of the queue. Where the engine counts no first

@@ -11,8 +11,9 @@ import (
 type Expected struct {
 	// LoadRatio at which the curve has as many requests running.
 	LoadRatio float64
-	// TTFT and ITL are mean seconds.
-	TTFT, ITL float64
+	// TTFT and Step are mean seconds. Step is between the steps of a sequence, each
+	// of which brings a token, or with speculative decoding several.
+	TTFT, Step float64
 	// GenerationTokenRate is generated tokens per second.
 	GenerationTokenRate float64
 }
@@ -76,13 +77,14 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 	if !(at <= high) {
 		return unknown
 	}
-	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).itl), generation(parts, at)}
+	return Expected{at, sum(parts, at, (*expectedPart).ttft), sum(parts, at, (*expectedPart).step), generation(parts, at)}
 }
 
 // linePoint is a point of a class: a load ratio, and what was measured there.
-// decoding is the share of the running requests that do, as a token of each of
-// them is an inter-token latency apart; the others are at their prompts.
-type linePoint struct{ ratio, running, ttft, itl, decoding float64 }
+// step is the time between a request's steps, perStep the tokens that one brings,
+// decoding the share of the running requests that decode, each of which makes a
+// step in that time; the others are at their prompts.
+type linePoint struct{ ratio, running, ttft, step, perStep, decoding float64 }
 
 // line is a class's points by rising load, those of the open loop up to a little
 // above its knee. Those of the closed loop count at the rate that was served: at that
@@ -106,8 +108,9 @@ func (c *Class) line(knee float64) []linePoint {
 		if p.Stopped != "" || len(p.Faults) > 0 || !(rate > 0 && rate <= most) {
 			return
 		}
-		running, itl := float64(p.Engine.RunningMean), float64(p.ITL.Mean)
-		line = append(line, linePoint{rate / knee, running, ttft, itl, float64(p.GenerationTokenRate) * itl / running})
+		// The client counts the time between tokens, however many a step brings.
+		running, itl, perStep := float64(p.Engine.RunningMean), float64(p.ITL.Mean), tokensPerStep(p)
+		line = append(line, linePoint{rate / knee, running, ttft, itl * perStep, perStep, float64(p.GenerationTokenRate) * itl / running})
 	}
 	if s.Baseline != nil {
 		add(s.Baseline)
@@ -138,16 +141,16 @@ type expectedPart struct {
 
 // together is how many requests of all parts run at a load ratio.
 func together(parts []expectedPart, at float64) float64 {
-	itl := sum(parts, at, (*expectedPart).itl)
-	return sum(parts, at, func(p *expectedPart, at float64) float64 { return p.among(at, itl) })
+	step := sum(parts, at, (*expectedPart).step)
+	return sum(parts, at, func(p *expectedPart, at float64) float64 { return p.among(at, step) })
 }
 
 // generation is the tokens per second of all parts: of what runs the part that
-// decodes, as it does alone, makes a token every time between tokens.
+// decodes, as it does alone, makes a step every time between steps.
 func generation(parts []expectedPart, at float64) float64 {
-	itl := sum(parts, at, (*expectedPart).itl)
+	step := sum(parts, at, (*expectedPart).step)
 	return sum(parts, at, func(p *expectedPart, at float64) float64 {
-		return p.among(at, itl) * p.between(at, func(l linePoint) float64 { return l.decoding }) / itl
+		return p.among(at, step) * p.between(at, func(l linePoint) float64 { return l.decoding }) / step * p.perStep(at)
 	})
 }
 
@@ -168,38 +171,42 @@ func (p *expectedPart) running(at float64) float64 {
 	return p.load * at / p.between(at, func(l linePoint) float64 { return l.ratio / l.running })
 }
 
-// alone is the time between tokens of the class alone. A step takes a base, and
+// alone is the time between steps of the class alone. A step takes a base, and
 // what comes while it lasts: t = base + load * share * t, so that 1/t falls
 // linearly with the load.
 func (p *expectedPart) alone(at float64) float64 {
-	return 1 / p.between(at, func(l linePoint) float64 { return 1 / l.itl })
+	return 1 / p.between(at, func(l linePoint) float64 { return 1 / l.step })
 }
 
-// idle is the time between tokens where there is no load: the line of 1/t, see
+// idle is the time between steps where there is no load: the line of 1/t, see
 // alone, through the two lowest points. Few requests at a time can be a good part
 // of the load, where each is long.
 func (p *expectedPart) idle() float64 {
 	a, b := p.line[0], p.line[1]
-	slope := (1/b.itl - 1/a.itl) / (b.ratio - a.ratio)
+	slope := (1/b.step - 1/a.step) / (b.ratio - a.ratio)
 	if !(slope < 0) {
-		return a.itl
+		return a.step
 	}
-	return 1 / (1/a.itl - slope*a.ratio)
+	return 1 / (1/a.step - slope*a.ratio)
 }
 
-// Every request's tokens are of the same steps, so what a class does to them is its share of the load.
-func (p *expectedPart) itl(at float64) float64 { return p.load * p.alone(at) }
+// Every request has a part in the same steps, so what a class does to them is its share of the load.
+func (p *expectedPart) step(at float64) float64 { return p.load * p.alone(at) }
 
 func (p *expectedPart) ttft(at float64) float64 {
 	return p.rate * p.between(at, func(l linePoint) float64 { return l.ttft })
 }
 
+func (p *expectedPart) perStep(at float64) float64 {
+	return p.between(at, func(l linePoint) float64 { return l.perStep })
+}
+
 // among is how many requests of a part run among others. Alone it has its own
-// time between tokens, here that of all; by as much as this is longer or shorter
+// time between steps, here that of all; by as much as this is longer or shorter
 // do its requests stay, and by Little's law as many more or fewer run.
-func (p *expectedPart) among(at, itl float64) float64 {
+func (p *expectedPart) among(at, step float64) float64 {
 	running := p.running(at)
-	longer := p.tokens * (itl - p.alone(at))
+	longer := p.tokens / p.perStep(at) * (step - p.alone(at))
 	if math.IsNaN(longer) {
 		return running
 	}

@@ -71,7 +71,7 @@ func TestExpect(t *testing.T) {
 		for _, v := range []struct {
 			what      string
 			got, want float64
-		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"ITL", got.ITL, test.itl}, {"tokens/s", got.GenerationTokenRate, test.tokens}} {
+		}{{"load ratio", got.LoadRatio, test.ratio}, {"TTFT", got.TTFT, test.ttft}, {"step", got.Step, test.itl}, {"tokens/s", got.GenerationTokenRate, test.tokens}} {
 			if math.IsNaN(v.got) != math.IsNaN(v.want) || math.Abs(v.got-v.want) > 1e-6 {
 				t.Errorf("%s: %s = %v, want %v", test.name, v.what, v.got, v.want)
 			}
@@ -85,10 +85,25 @@ func TestExpect(t *testing.T) {
 		{55, nan, nan, nan},
 	} {
 		got := full.Expect(one, test.running)
-		for what, v := range map[string][2]float64{"load ratio": {got.LoadRatio, test.ratio}, "TTFT": {got.TTFT, test.ttft}, "ITL": {got.ITL, test.itl}} {
+		for what, v := range map[string][2]float64{"load ratio": {got.LoadRatio, test.ratio}, "TTFT": {got.TTFT, test.ttft}, "step": {got.Step, test.itl}} {
 			if math.IsNaN(v[0]) != math.IsNaN(v[1]) || math.Abs(v[0]-v[1]) > 1e-6 {
 				t.Errorf("%v running, with a closed loop above the knee: %s = %v, want %v", test.running, what, v[0], v[1])
 			}
+		}
+	}
+	// With drafts that bring 2 tokens a step, tokens 15 ms apart are steps 30 ms apart:
+	// as many requests run, and make as many tokens. Half-way 25 steps/s are the mean of 33.3 and 16.7.
+	drafted := point(5, 10, 0.1, 0.015)
+	more := point(10, 20, 0.1, 0.030)
+	drafted.Engine.SpeculativeTokensPerStep, more.Engine.SpeculativeTokensPerStep = 2, 2
+	speculative := &curve.Curve{Classes: []curve.Class{class("chat", 10, drafted, more)}}
+	for _, test := range []struct{ running, step, tokens float64 }{
+		{10, 0.030, 0.8 * 10 / 0.015},
+		{15, 0.040, 0.8 * 15 / 0.020},
+	} {
+		got := speculative.Expect(curve.Load{Estimate: 0.5, Classes: []curve.ClassLoad{{Name: "chat", Rate: 5, Full: 10, Ratio: 0.5}}}, test.running)
+		if math.Abs(got.Step-test.step) > 1e-6 || math.Abs(got.GenerationTokenRate-test.tokens) > 1e-6 {
+			t.Errorf("%v running with drafts: a step of %v and %v tokens/s, want %v and %v", test.running, got.Step, got.GenerationTokenRate, test.step, test.tokens)
 		}
 	}
 	if (&curve.Curve{}).SMClock().Known() {

@@ -417,7 +417,7 @@ func (c *Curve) uses(classes []loadClass) []use {
 			return nil
 		}
 		at := expectedPart{line: line, load: 1, rate: 1}
-		uses[i] = use{1 - at.idle()/at.itl(1), at.running(1), float64(knee.KVPeak)}
+		uses[i] = use{1 - at.idle()/at.step(1), at.running(1), float64(knee.KVPeak)}
 		for r, u := range uses[i] {
 			if !(u > 0) {
 				return nil

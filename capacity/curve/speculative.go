@@ -2,6 +2,9 @@ package curve
 
 import "headroom_exporter/capacity"
 
+// tokensPerStep is what a step of a sequence gave during a point; 1 without speculative decoding.
+func tokensPerStep(p *Point) float64 { return max(p.Engine.SpeculativeTokensPerStep, 1) }
+
 // TokensPerStep is the mean of tokens that a step of a sequence gave with
 // speculative decoding while the curve was measured, over a mix of its classes:
 // all their tokens / all their steps. It is NaN when no class of the mix tells.

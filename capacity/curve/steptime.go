@@ -19,7 +19,8 @@ func (c *Curve) StepTime(ranks float64) (*capacity.StepTime, error) {
 		}
 		for j := range s.Points {
 			p := &s.Points[j]
-			seconds := float64(p.ITL.Mean)
+			perStep := tokensPerStep(p)
+			seconds := perStep * float64(p.ITL.Mean)
 			// A point with more load than is served grows a queue, and its steps are full.
 			if p.Purpose != PurposeProbe && p.Purpose != PurposeSoak || len(p.Faults) > 0 || p.Stopped != "" || !(seconds > 0) ||
 				!p.PromptTokenRate.Known() || !p.GenerationTokenRate.Known() {
@@ -27,7 +28,7 @@ func (c *Curve) StepTime(ranks float64) (*capacity.StepTime, error) {
 			}
 			points = append(points, capacity.StepPoint{
 				Shape:   k.Name,
-				Load:    capacity.NewStepLoad(seconds, computed*float64(p.PromptTokenRate)/ranks, float64(p.GenerationTokenRate)/ranks, k.PromptMean, k.GenerationMean),
+				Load:    capacity.NewStepLoad(seconds, computed*float64(p.PromptTokenRate)/ranks, float64(p.GenerationTokenRate)/perStep/ranks, k.PromptMean, k.GenerationMean),
 				Seconds: seconds,
 			})
 		}
