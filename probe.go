@@ -122,7 +122,7 @@ func (f *probeFlags) run(ctx context.Context, log *logFlags, out io.Writer) erro
 	}
 	switch {
 	case !load.knee && f.reserveGiven:
-		return usageError{errors.New("--peak-reserve is for the search of the knee: leave --rate, --concurrency and --trace.file out, or give --out.curve")}
+		return usageError{onlyForSearch("--peak-reserve")}
 	case f.knee.mixOnly && len(f.load.burstiness) > 0:
 		return usageError{errors.New("--burstiness is of each class alone: leave it out with --mix-only")}
 	case load.knee && f.warmupGiven:

@@ -59,6 +59,11 @@ func (f *kneeFlags) add(c *kingpin.CmdClause) {
 	f.identity = addIdentityFlags(c)
 }
 
+// onlyForSearch is of a flag that was given with one load.
+func onlyForSearch(flag string) error {
+	return fmt.Errorf("%s is for the search of the knee: leave --rate and --concurrency out; that of a trace is searched with --out.curve", flag)
+}
+
 func (f *kneeFlags) validate(l *load) error {
 	if !l.knee {
 		for flag, given := range map[string]bool{
@@ -66,7 +71,7 @@ func (f *kneeFlags) validate(l *load) error {
 			"--cold-start": f.coldStart, "--allow-shared": f.allowShared, "--resume": f.resume, "--update": f.update, "--slo.preset": f.preset != "",
 		} {
 			if given {
-				return fmt.Errorf("%s is for the search of the knee: leave --rate, --concurrency and --trace.file out, or give --out.curve", flag)
+				return onlyForSearch(flag)
 			}
 		}
 		return nil

@@ -28,7 +28,9 @@ func Terminal(w io.Writer, c *curve.Curve, width int) error {
 	t := &terminal{width: min(max(width, minWidth), maxWidth)}
 	t.line("%s", oneLine(identityLine(&c.Identity)))
 	t.line("%s", oneLine(measuredLine(c)))
-	t.line("bounds: %s", oneLine(sloList(c.SLO)))
+	if len(c.SLO) > 0 {
+		t.line("bounds: %s", oneLine(sloList(c.SLO)))
+	}
 	for i := range c.Classes {
 		if class := &c.Classes[i]; len(class.SLO) > 0 {
 			t.line("bounds of %s: %s", oneLine(class.Name), oneLine(sloList(class.SLO)))
