@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"headroom_exporter/capacity"
 	"headroom_exporter/capacity/curve"
@@ -87,9 +86,8 @@ func (c *Campaign) Run(ctx context.Context) (*curve.Curve, error) {
 		})
 	}
 	if c.Report != nil && len(searches) > 1 {
-		most := time.Duration(plans[c.Mode].seconds) * time.Second
-		c.Report(fmt.Sprintf("%s and %s take turns, a load each; at most %s of load for each and its arrivals",
-			strings.Join(names[:len(names)-1], ", "), names[len(names)-1], most))
+		c.Report(fmt.Sprintf("%s and %s take turns, a load each; at most %.0f min of load for each, and for each kind of arrivals",
+			strings.Join(names[:len(names)-1], ", "), names[len(names)-1], plans[c.Mode].seconds/60))
 	}
 	err := inTurn(c.Engine, searches)
 	for _, mix := range mixes {
