@@ -272,9 +272,19 @@ func TestCampaignTakesTurns(t *testing.T) {
 	e := eightSlots(t)
 	c := campaign(t, e, knee.Quick)
 	c.Mix = true
+	var said []string
+	c.Report = func(line string) { said = append(said, line) }
 	together, err := c.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := "short, long and the mix take turns, a load each; at most 4 min of load"; !strings.HasPrefix(said[0], want) {
+		t.Errorf("it begins with %q, want %q", said[0], want)
+	}
+	for _, name := range []string{"short", "long", "mix"} {
+		if !slices.ContainsFunc(said, func(line string) bool { return strings.HasPrefix(line, name+": done: the knee is ") }) {
+			t.Errorf("the end of %s is not said: %q", name, said)
+		}
 	}
 	of := map[string][]string{}
 	for i := range e.loads {
