@@ -61,8 +61,8 @@ func (c *Curve) Expect(l Load, running float64) Expected {
 	}
 	at := l.Estimate
 	if most := together(parts, high); !math.IsNaN(running) && !math.IsNaN(most) {
-		if running > mostRunning*most {
-			return unknown
+		if running > most {
+			return full(parts, high, running)
 		}
 		low, up := 0.0, high
 		for range 40 {
@@ -137,6 +137,24 @@ type expectedPart struct {
 	load, rate float64
 	knee       float64
 	tokens     float64
+}
+
+// full is what is expected where more run than at the highest load that all parts
+// were measured at: up to where each is at its own highest, steps become longer as
+// more run. A queue is there, so of latencies nothing else is known.
+func full(parts []expectedPart, high, running float64) Expected {
+	last := func(value func(linePoint) float64) float64 {
+		return sum(parts, math.Inf(1), func(p *expectedPart, at float64) float64 { return p.load * p.between(at, value) })
+	}
+	from, to := together(parts, high), last(func(l linePoint) float64 { return l.running })
+	if running > mostRunning*max(from, to) {
+		return Expected{math.NaN(), math.NaN(), math.NaN(), math.NaN()}
+	}
+	step := sum(parts, high, (*expectedPart).step)
+	if to > from {
+		step += min((running-from)/(to-from), 1) * (last(func(l linePoint) float64 { return l.step }) - step)
+	}
+	return Expected{LoadRatio: high, TTFT: math.NaN(), Step: step, GenerationTokenRate: math.NaN()}
 }
 
 // together is how many requests of all parts run at a load ratio.

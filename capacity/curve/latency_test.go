@@ -57,7 +57,7 @@ func TestExpect(t *testing.T) {
 		{"between points", load(5, 0, 0), 18, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
 		{"below all points", load(1, 0, 0), 2, 0.1, 0.1, 0.010, 0.8 * 2 / 0.010},
 		{"running not known", load(7.5, 0, 0), nan, 0.75, 0.2, 1.0 / 75, 0.8 * 18 * 75},
-		{"full, as far as a mean tells", load(5, 0, 0), 31, 1, 0.3, 0.020, 0.8 * 30 / 0.020},
+		{"full, as far as a mean tells", load(5, 0, 0), 31, 1, nan, 0.020, nan},
 		{"more than was measured", load(5, 0, 0), 32, nan, nan, nan, nan},
 		{"a load that was not measured", load(10.5, 0, 0), nan, nan, nan, nan, nan},
 		// Half of the load each: at 0.75 (18 + 7.2) / 2 would run, and tokens are 25.4 ms
@@ -89,6 +89,17 @@ func TestExpect(t *testing.T) {
 			if math.IsNaN(v[0]) != math.IsNaN(v[1]) || math.Abs(v[0]-v[1]) > 1e-6 {
 				t.Errorf("%v running, with a closed loop above the knee: %s = %v, want %v", test.running, what, v[0], v[1])
 			}
+		}
+	}
+	// Two classes that are full at 1.4 and at 2 times their knees, with 50 running: where
+	// 50 of both run, half of the load each, steps are half-way between theirs.
+	other := class("rag", 2, point(1, 4, 0.5, 0.030), point(2, 12, 1.5, 0.050))
+	other.Studies[0].Ceiling = &curve.Ceiling{Steps: []curve.Point{loop(64, 4, 50, 9, 0.070)}}
+	both := &curve.Curve{Classes: []curve.Class{looped, other}}
+	for running, want := range map[float64]float64{50: 0.050, 52: 0.050, 55: nan} {
+		got := both.Expect(load(5, 1, 0), running).Step
+		if math.IsNaN(got) != math.IsNaN(want) || math.Abs(got-want) > 1e-6 {
+			t.Errorf("%v of two classes running: a step of %v, want %v", running, got, want)
 		}
 	}
 	// With drafts that bring 2 tokens a step, tokens 15 ms apart are steps 30 ms apart:
