@@ -40,3 +40,38 @@ func TestTokensPerStepOfAMix(t *testing.T) {
 		}
 	}
 }
+
+// The costs of a step are the same whether it brings a token or three: the client
+// then sees three times the tokens, a third of the time apart.
+func TestStepTimeWithSpeculativeDecoding(t *testing.T) {
+	cost := [4]float64{0.010, 3e-5, 5e-5, 2e-8}
+	for _, perStep := range []float64{1, 3} {
+		c := &curve.Curve{}
+		for name, lengths := range map[string][2]float64{"chat": {256, 128}, "rag": {4096, 128}, "write": {256, 1024}, "both": {4096, 1024}} {
+			prompt, generation := lengths[0], lengths[1]
+			class := curve.Class{Name: name, PromptMean: prompt, GenerationMean: generation, PrefixHitRatio: capacity.Unknown()}
+			var points []curve.Point
+			for n := 4.0; n <= 64; n *= 2 {
+				prefill := n * perStep * prompt / generation
+				step := cost[0] + cost[1]*prefill + cost[2]*n + cost[3]*n*(prompt+generation/2)
+				p := curve.Point{Purpose: curve.PurposeProbe, Engine: curve.UnknownEngineReadings()}
+				p.ITL.Mean, p.GenerationTokenRate, p.PromptTokenRate = curve.Value(step/perStep), curve.Value(n*perStep/step), curve.Value(prefill/step)
+				if perStep > 1 {
+					p.Engine.SpeculativeTokensPerStep = perStep
+				}
+				points = append(points, p)
+			}
+			class.Studies = []curve.Study{{Arrivals: curve.Arrivals{Process: "poisson"}, Points: points}}
+			c.Classes = append(c.Classes, class)
+		}
+		m, err := c.StepTime(1)
+		if err != nil {
+			t.Fatalf("%v tokens a step: %v", perStep, err)
+		}
+		for i, want := range cost {
+			if got := m.Coefficients[i]; math.Abs(got-want) > 1e-6*want {
+				t.Errorf("%v tokens a step: cost %d is %v, want %v", perStep, i, got, want)
+			}
+		}
+	}
+}

@@ -35,10 +35,10 @@ func inTurn(e Engine, searches []func(Engine) error) error {
 	}
 	for len(under) > 0 && !over {
 		under = slices.DeleteFunc(under, func(next func() (struct{}, bool)) bool {
-			if over {
-				return false
+			more := false
+			if !over {
+				_, more = next()
 			}
-			_, more := next()
 			return !more
 		})
 	}
